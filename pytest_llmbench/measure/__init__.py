@@ -1,1 +1,11 @@
-""""""
+"""One file a part: what a part's requests say, as figures. A new part is one file and one line in ``PARTS``."""
+
+from pytest_llmbench.measure import decode, prefill
+from pytest_llmbench.measure.part import Part
+
+PARTS: dict[str, Part] = {
+    "decode": decode.PART,
+    "prefill": prefill.PART,
+}
+
+__all__ = ["PARTS", "Part"]

@@ -1,1 +1,1 @@
-""""""
+"""What is left behind: the document (JSON, versioned, with a schema) and the table a person pastes into a post."""

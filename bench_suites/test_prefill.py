@@ -1,0 +1,17 @@
+"""How fast a prompt of exactly N tokens is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmbench.records import CellSpec
+    from pytest_llmbench.session import Bench
+
+
+@pytest.mark.llmbench("prefill")
+async def test_prefill(bench: Bench, cell: CellSpec) -> None:
+    result = await bench.measure(cell)
+    await bench.check(result)

@@ -1,0 +1,3 @@
+"""Root of the repository's own tests and suites."""
+
+pytest_plugins = ["pytester"]

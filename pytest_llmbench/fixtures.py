@@ -1,0 +1,234 @@
+"""The fixtures, and what the hooks keep between them: cards, setups, their folder. Heavy rooms load when used."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from pytest_llmbench.errors import InputError, LlmbenchError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from pathlib import Path
+
+    from pytest_llmbench.card import SetupCard
+    from pytest_llmbench.options import Settings
+    from pytest_llmbench.records import CellSpec
+    from pytest_llmbench.session import Bench, SetupRun
+    from pytest_llmbench.terminal import Terminal
+
+SETTINGS = pytest.StashKey["Settings"]()
+CARDS = pytest.StashKey["tuple[LoadedCard, ...]"]()
+SETUPS = pytest.StashKey["Setups"]()
+TERMINAL = pytest.StashKey["Terminal"]()
+
+
+@dataclass(frozen=True)
+class LoadedCard:
+    """A card with where it came from and the cells of its plan."""
+
+    path: Path
+    card: SetupCard
+    cells: tuple[CellSpec, ...]
+
+
+@dataclass(frozen=True)
+class CellParam:
+    """What one bench item measures."""
+
+    loaded: LoadedCard
+    spec: CellSpec
+
+    def test_id(self, *, many: bool) -> Any:
+        """``code`` of ``decode[code]``; with several cards the card's id first; nothing for a part of one cell."""
+        own = self.spec.id.partition("[")[2].rstrip("]")
+        words = [self.loaded.card.id] if many else []
+        words += [own] if own else []
+        return "-".join(words) if words else pytest.HIDDEN_PARAM
+
+
+def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
+    """Read every card. Raises CardError, InputError."""
+    from pytest_llmbench import plan  # noqa: PLC0415
+    from pytest_llmbench.card import SetupCard  # noqa: PLC0415
+
+    loaded = [LoadedCard(path, one := SetupCard.load(path), plan.cells(one)) for path in settings.setups]
+    ids = [one.card.id for one in loaded]
+    for one in loaded:
+        if ids.count(one.card.id) > 1:
+            raise InputError("--setup", str(one.path), f"two cards with the id {one.card.id!r}", "give each card its own id")
+    return tuple(loaded)
+
+
+def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
+    """What can be refused before anything is collected. Raises InputError."""
+    from pytest_llmbench.card import FIGURES, PARTS  # noqa: PLC0415
+    from pytest_llmbench.history import saved  # noqa: PLC0415
+
+    for part in settings.parts or ():
+        if part not in PARTS:
+            raise InputError("--llmbench-parts", part, "no such part", f"parts are {', '.join(PARTS)}")
+        if not any(part in loaded.card.plan.parts for loaded in cards):
+            planned = ", ".join(dict.fromkeys(p for loaded in cards for p in loaded.card.plan.parts))
+            raise InputError("--llmbench-parts", part, f"not in the card's plan ({planned})", 'add it to "plan": {"parts": …}')
+    figures = sorted({name for names in FIGURES.values() for name in names})
+    for figure in settings.tolerances:
+        if figure not in figures:
+            raise InputError("--llmbench-compare-fail", figure, "no such figure", f"figures are {', '.join(figures)}")
+    if settings.model is not None and len(cards) > 1:
+        raise InputError("--llmbench-model", str(settings.model), "one file for several cards", "measure one card at a time")
+    if settings.compare is not None:
+        for loaded in cards:
+            saved.load(settings.storage, settings.compare, loaded.card.id)
+
+
+def param_of(item: pytest.Item) -> CellParam | None:
+    """What a bench item measures; None for one whose part is not in any plan."""
+    callspec = getattr(item, "callspec", None)
+    param = callspec.params.get("cell") if callspec is not None else None
+    return param if isinstance(param, CellParam) else None
+
+
+class Setups:
+    """The setups of a session: one runs at a time, and each leaves its documents."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.session = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        self.folder = settings.storage / "runs" / self.session
+        self.documents: dict[str, dict[str, Any]] = {}
+        self.tables: list[tuple[Path, str]] = []
+        self.broken_promises = False
+        self._promised: dict[str, list[CellSpec]] = {}
+        self._runs: dict[str, SetupRun] = {}
+        self._current: SetupRun | None = None
+        self._reported: set[str] = set()
+
+    def promise(self, params: Sequence[CellParam]) -> None:
+        """The cells that this session measures: those of the items that are left after selection."""
+        for param in params:
+            specs = self._promised.setdefault(param.loaded.card.id, [])
+            if param.spec not in specs:
+                specs.append(param.spec)
+
+    async def use(self, loaded: LoadedCard, terminal: Terminal) -> SetupRun:
+        """The card's run, its server started; another card's server is stopped first. Raises LlmbenchError."""
+        run = self._runs.get(loaded.card.id)
+        if run is None:
+            run = self._runs[loaded.card.id] = self._new(loaded, terminal)
+        if self._current is not None and self._current is not run:
+            await self._current.stop()
+        self._current = run
+        try:
+            await run.start()
+        except LlmbenchError as exc:
+            if str(exc) in self._reported:
+                raise LlmbenchError(f"{loaded.card.id}: not measured, for the reason given above: {str(exc).splitlines()[0]}") from None
+            self._reported.add(str(exc))
+            raise
+        return run
+
+    def _new(self, loaded: LoadedCard, terminal: Terminal) -> SetupRun:
+        from pytest_llmbench import session  # noqa: PLC0415 - the first import of everything heavy
+
+        settings = self.settings
+        cells = self._promised.get(loaded.card.id, [])
+        promised = {spec.id for spec in cells}
+        saves = [settings.save] if settings.save else []
+        saves += [self.session] if settings.autosave else []
+        return session.SetupRun(
+            loaded.card,
+            cells=cells,
+            left_out=[(spec.id, self._why_not(spec)) for spec in loaded.cells if spec.id not in promised],
+            folder=self.folder / loaded.card.id,
+            session=self.session,
+            wishes=session.Wishes(
+                storage=settings.storage,
+                compare=session.Comparison(settings.compare, settings.tolerances, settings.tolerance)
+                if settings.compare
+                else None,
+                save=tuple(saves),
+                json=settings.json,
+                model=settings.model,
+                variables=settings.variables,
+                ready_timeout_s=settings.ready_timeout_s,
+                silence_timeout_s=settings.silence_timeout_s,
+            ),
+            progress=terminal,
+        )
+
+    def _why_not(self, spec: CellSpec) -> str:
+        if self.settings.parts is not None and spec.part not in self.settings.parts:
+            return "not among --llmbench-parts"
+        return "no test of this session measures it (deselected, or no suite for it was given)"
+
+    async def stop(self) -> None:
+        if self._current is not None:
+            await self._current.stop()
+            self._current = None
+
+    def finish(self) -> None:
+        """Write every run's documents. A promised cell without a number breaks a promise."""
+        for card_id, run in self._runs.items():
+            report = run.finish()
+            self.documents[card_id] = report.model_dump(mode="json")
+            self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
+            self.broken_promises |= not report.complete
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.close()
+
+
+# ---- fixtures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def llmbench_setups(request: pytest.FixtureRequest) -> AsyncIterator[Setups]:
+    """The session's setups; stops the running server at the end."""
+    setups = request.config.stash[SETUPS]
+    try:
+        yield setups
+    finally:
+        await setups.stop()
+
+
+@pytest.fixture
+def cell(request: pytest.FixtureRequest) -> CellSpec:
+    """The cell that this item measures."""
+    return _param(request).spec
+
+
+@pytest.fixture
+def card(request: pytest.FixtureRequest) -> SetupCard:
+    """The setup card that this item measures."""
+    return _param(request).loaded.card
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bench(request: pytest.FixtureRequest, llmbench_setups: Setups) -> AsyncIterator[Bench]:
+    """Measures and checks cells of the item's card, whose server is running."""
+    from pytest_llmbench.session import Bench  # noqa: PLC0415
+
+    param = _param(request)
+    run = await llmbench_setups.use(param.loaded, request.config.stash[TERMINAL])
+    face = Bench(run)
+    yield face
+    for result in face.measured:
+        for summary in result.summaries:
+            if summary.median is not None:
+                request.node.user_properties.append((f"{result.spec.id} {summary.name}", summary.median))
+
+
+def _param(request: pytest.FixtureRequest) -> CellParam:
+    param = param_of(request.node)
+    if param is None:
+        pytest.fail(
+            "this test needs a cell: mark it @pytest.mark.llmbench(part) and take the argument cell", pytrace=False
+        )
+    return param

@@ -1,0 +1,107 @@
+"""Saved sessions: one JSON file a name, comparable only with the same card on the same machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.errors import InputError
+from pytest_llmbench.files import write_json
+from pytest_llmbench.verdict import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pytest_llmbench.records import CellResult
+
+FORMAT = 1
+
+
+def check_name(field: str, name: str) -> str:
+    """A name that can be a file name. Raises InputError."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise InputError(field, name, "not a usable name", "letters, digits, '.', '_' and '-', starting with a letter or digit")
+    return name
+
+
+def path_of(storage: Path, name: str, card: str) -> Path:
+    return storage / "saved" / name / f"{card}.json"
+
+
+def names(storage: Path) -> list[str]:
+    """The saved names there are, oldest first."""
+    folder = storage / "saved"
+    found = [p for p in folder.iterdir() if p.is_dir()] if folder.is_dir() else []
+    return [p.name for p in sorted(found, key=lambda p: p.stat().st_mtime)]
+
+
+def save(storage: Path, name: str, *, key: dict[str, Any], when: str, run_folder: str, results: Iterable[CellResult]) -> Path:
+    """Write the session's measured figures under a name, replacing an earlier one of that name. Atomic."""
+    figures: dict[str, dict[str, Any]] = {}
+    for result in results:
+        for summary in result.summaries:
+            if summary.median is not None:
+                figures.setdefault(result.spec.id, {})[summary.name] = {
+                    "median": summary.median,
+                    "values": list(summary.values),
+                    "unit": summary.unit,
+                }
+    path = path_of(storage, name, key["card_id"])
+    write_json(path, {"format": FORMAT, "name": name, "saved": when, "run": run_folder, "key": key, "figures": figures})
+    return path
+
+
+def load(storage: Path, name: str, card: str) -> dict[str, Any]:
+    """A saved session. Raises InputError that lists the names there are."""
+    path = path_of(storage, name, card)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(names(storage)) or "none yet"
+        raise InputError(
+            "--llmbench-compare", name, f"no session of card {card} is saved under this name (saved: {known})",
+            f"save one with --llmbench-save {name}",
+        ) from None  # fmt: skip
+    except ValueError as exc:
+        raise InputError("--llmbench-compare", name, f"{path} is not JSON: {exc}", "delete it and save again") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        raise InputError("--llmbench-compare", name, f"{path} has format {found}, this version reads {FORMAT}", "save again")
+    return document
+
+
+def refuse_other(saved: dict[str, Any], key: dict[str, Any]) -> None:
+    """Raise InputError with every difference, unless card identity and machine are the same."""
+    differences = list(_differences(saved["key"], key))
+    if differences:
+        listed = "\n    ".join(differences)
+        raise InputError(
+            "--llmbench-compare",
+            saved["name"],
+            f"another setup or machine; its figures say nothing about this one:\n    {listed}",
+            "compare with a session of the same card on the same machine, or save a new one",
+        )
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterable[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(name), new.get(name), f"{path}.{name}" if path else name)
+    elif old != new:
+        yield f"{path}: saved {json.dumps(old)}, now {json.dumps(new)}"
+
+
+def references(saved: dict[str, Any], cell: str, tolerances: dict[str, float], default: float) -> dict[str, Reference]:
+    """The saved figures of one cell, each with the tolerance that applies to it."""
+    return {
+        name: Reference(
+            name=saved["name"],
+            value=figure["median"],
+            runs=len(figure["values"]),
+            when=saved["saved"][:10],
+            tolerance=tolerances.get(name, default),
+        )
+        for name, figure in saved["figures"].get(cell, {}).items()
+    }

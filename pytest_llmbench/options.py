@@ -1,0 +1,179 @@
+"""Flags, ini values and environment variables, and the one typed Settings object out of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# name, type, help; every one is a flag --llmbench-NAME, an ini llmbench_NAME and a variable LLMBENCH_NAME.
+_VALUES: tuple[tuple[str, str, str], ...] = (
+    ("storage", "DIR", "where runs and saved sessions are kept (default: ./.llmbench)"),
+    ("parts", "LIST", "measure only these parts of the plan, comma-separated (decode,prefill,…)"),
+    ("save", "NAME", "save the session's figures under this name, to compare with later"),
+    ("compare", "NAME", "compare with the session saved under this name; refuses other cards and machines"),
+    ("model", "PATH", "use this model file in place of the one that the card names (same size and hash)"),
+    ("json", "PATH", "also write the report document to this path"),
+    ("ready-timeout", "SECONDS", "how long a server may load before it counts as failed (default: 600)"),
+    ("silence-timeout", "SECONDS", "how long a request may be silent before it counts as hung (default: 1800)"),
+)
+_COMPARE_FAIL = "compare-fail"
+DEFAULT_TOLERANCE = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line, ini and environment ask for. Paths are absolute; shares are fractions (0.05 = 5 %)."""
+
+    setups: tuple[Path, ...]
+    storage: Path
+    parts: tuple[str, ...] | None
+    save: str | None
+    autosave: bool
+    compare: str | None
+    tolerance: float
+    tolerances: Mapping[str, float]
+    model: Path | None
+    json: Path | None
+    ready_timeout_s: float
+    silence_timeout_s: float
+    variables: Mapping[str, str]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every flag and ini value. Nothing else happens here."""
+    group = parser.getgroup("llmbench", "benchmarks of LLM servers")
+    group.addoption(
+        "--setup", action="append", metavar="CARD", help="a setup card (JSON) to measure; may be given several times"
+    )
+    for name, metavar, text in _VALUES:
+        group.addoption(f"--llmbench-{name}", metavar=metavar, default=None, help=text)
+        parser.addini(f"llmbench_{_key(name)}", text, default=None)
+    group.addoption(
+        f"--llmbench-{_COMPARE_FAIL}",
+        action="append",
+        metavar="[FIGURE:]PERCENT",
+        help="with --llmbench-compare: fail a figure that is worse by more than this (default: "
+        f"{DEFAULT_TOLERANCE:.0%}); FIGURE: for one figure, as in decode_tok_s:5%%",
+    )
+    group.addoption(
+        "--llmbench-autosave", action="store_true", default=None, help="save the session under its date and time"
+    )
+    group.addoption(
+        "--llmbench-var",
+        action="append",
+        metavar="NAME=VALUE",
+        help="fill the placeholder <NAME> of the card's server arguments and environment",
+    )
+    parser.addini("llmbench_setup", "setup cards to measure when no --setup is given", type="linelist", default=[])
+
+
+def _key(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def read(config: pytest.Config) -> Settings | None:
+    """The settings, or None where no setup is named (then this plugin stays out of the way).
+
+    Precedence: flag, ini, environment. Raises pytest.UsageError.
+    """
+    base = config.invocation_params.dir
+    setups = _setups(config)
+    if not setups:
+        return None
+    tolerance, tolerances = _tolerances(config.getoption(f"--llmbench-{_COMPARE_FAIL}") or ())
+    parts = _value(config, "parts")
+    json_path, model = _value(config, "json"), _value(config, "model")
+    return Settings(
+        setups=tuple(base / Path(os.path.expandvars(s)).expanduser() for s in setups),
+        storage=base / Path(os.path.expandvars(_value(config, "storage") or ".llmbench")).expanduser(),
+        parts=tuple(p.strip() for p in parts.split(",") if p.strip()) if parts is not None else None,
+        save=_name(config, "save"),
+        autosave=bool(config.getoption("--llmbench-autosave")),
+        compare=_name(config, "compare"),
+        tolerance=tolerance,
+        tolerances=tolerances,
+        model=base / Path(model).expanduser() if model else None,
+        json=base / Path(json_path).expanduser() if json_path else None,
+        ready_timeout_s=_seconds(config, "ready-timeout", 600.0),
+        silence_timeout_s=_seconds(config, "silence-timeout", 1800.0),
+        variables=_variables(config.getoption("--llmbench-var") or ()),
+    )
+
+
+def _setups(config: pytest.Config) -> list[str]:
+    given = config.getoption("--setup")
+    if given:
+        return list(given)
+    ini = config.getini("llmbench_setup")
+    if ini:
+        return list(ini)
+    variable = os.environ.get("LLMBENCH_SETUP")
+    return [variable] if variable else []
+
+
+def _value(config: pytest.Config, name: str) -> str | None:
+    flag: str | None = config.getoption(f"--llmbench-{name}")
+    if flag is not None:
+        return flag
+    ini: str | None = config.getini(f"llmbench_{_key(name)}")
+    return ini or os.environ.get(f"LLMBENCH_{_key(name).upper()}") or None
+
+
+def _name(config: pytest.Config, option: str) -> str | None:
+    name = _value(config, option)
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise pytest.UsageError(
+            f"--llmbench-{option} = {name!r}: not a usable name\n"
+            "  remedy: letters, digits, '.', '_' and '-', starting with a letter or digit"
+        )
+    return name
+
+
+def _seconds(config: pytest.Config, name: str, default: float) -> float:
+    text = _value(config, name)
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise pytest.UsageError(f"--llmbench-{name} = {text!r}: not a number of seconds above 0")
+    return seconds
+
+
+def _tolerances(given: list[str] | tuple[str, ...]) -> tuple[float, dict[str, float]]:
+    default, special = DEFAULT_TOLERANCE, {}
+    for text in given:
+        figure, _, number = text.rpartition(":")
+        try:
+            share = float(number.strip().removesuffix("%")) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 <= share < float("inf"):
+            raise pytest.UsageError(
+                f"--llmbench-compare-fail = {text!r}: not a percentage\n  remedy: 5%, or decode_tok_s:5% for one figure"
+            )
+        if figure:
+            special[figure] = share
+        else:
+            default = share
+    return default, special
+
+
+def _variables(given: list[str] | tuple[str, ...]) -> dict[str, str]:
+    variables = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise pytest.UsageError(f"--llmbench-var = {text!r}: not NAME=VALUE")
+        variables[name.strip("<>")] = value
+    return variables

@@ -1,0 +1,187 @@
+"""The pytest plugin: hooks only, readable top to bottom. Imports nothing heavy; logic lives in the other rooms."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_llmbench import errors, fixtures, options, terminal
+from pytest_llmbench.fixtures import CARDS, SETTINGS, SETUPS, TERMINAL, CellParam, bench, card, cell, llmbench_setups
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["bench", "card", "cell", "llmbench_setups"]  # fixtures, found by pytest in this module
+
+MARKER = "llmbench(part): a benchmark of one part of the setup card's plan; one item per cell"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+    settings = options.read(config)
+    if settings is None:
+        return
+    _refuse_distribution(config)
+    _refuse_missing_path(config)
+    with _as_usage_error():
+        config.stash[CARDS] = fixtures.load_cards(settings)
+        fixtures.check_settings(settings, config.stash[CARDS])
+    config.stash[SETTINGS] = settings
+    config.stash[SETUPS] = fixtures.Setups(settings)
+    if not config.getoption("collectonly"):
+        _switch_on_json_report(config)
+    reporter = terminal.Terminal(config)
+    config.stash[TERMINAL] = reporter
+    config.pluginmanager.register(reporter, "llmbench-terminal")
+    config.pluginmanager.register(JsonReportBridge(config.stash[SETUPS]), "llmbench-json-report")
+
+
+def _refuse_distribution(config: pytest.Config) -> None:
+    workers = config.getoption("numprocesses", None)
+    if hasattr(config, "workerinput") or workers or config.getoption("dist", "no") not in ("no", None):
+        raise pytest.UsageError(
+            "--setup cannot run distributed (-n, --dist): the runs would measure each other\n"
+            "  remedy: leave out -n, or add -p no:xdist"
+        )
+
+
+def _refuse_missing_path(config: pytest.Config) -> None:
+    # "pytest --setup card.json": pytest takes the card for a test path when it looks for its root folder.
+    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
+        raise pytest.UsageError(
+            "--setup says what to measure, but no test path says with which tests\n"
+            "  remedy: pytest bench_suites/ --setup " + str(config.getoption("--setup")[0])
+            if config.getoption("--setup")
+            else "llmbench_setup is set, but no test path is given\n  remedy: pytest bench_suites/"
+        )
+
+
+class _as_usage_error:  # noqa: N801 - reads as a statement
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _type: object, exc: BaseException | None, _tb: object) -> None:
+        if isinstance(exc, errors.InputError):
+            raise pytest.UsageError(str(exc)) from None
+
+
+def _switch_on_json_report(config: pytest.Config) -> None:
+    """Let pytest-json-report write its report beside ours, unless the user asked for it elsewhere."""
+    if not hasattr(config.option, "json_report"):
+        return  # switched off with -p no:jsonreport
+    if not config.option.json_report or config.option.json_report_file == ".report.json":
+        config.option.json_report_file = str(config.stash[SETUPS].folder / "pytest-report.json")
+    config.option.json_report = True
+
+
+# ---- collection -----------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(obj: object) -> None:
+    """Bench tests run on the session's event loop, where the server's client lives; no ini of the user's is needed."""
+    marks = getattr(obj, "pytestmark", ())
+    if inspect.iscoroutinefunction(obj) and any(mark.name == "llmbench" for mark in marks):
+        pytest.mark.asyncio(loop_scope="session")(obj)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item per cell of the part, for every card."""
+    marker = metafunc.definition.get_closest_marker("llmbench")
+    if marker is None or "cell" not in metafunc.fixturenames:
+        return
+    cards = metafunc.config.stash.get(CARDS, ())
+    settings = metafunc.config.stash.get(SETTINGS, None)
+    part = marker.args[0] if marker.args else None
+    if settings is not None and settings.parts is not None and part not in settings.parts:
+        cards = ()
+    params = [CellParam(loaded, spec) for loaded in cards for spec in loaded.cells if spec.part == part]
+    metafunc.parametrize("cell", params, indirect=True, ids=[param.test_id(many=len(cards) > 1) for param in params])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    benches = [item for item in items if item.get_closest_marker("llmbench")]
+    if not benches:
+        return
+    if SETTINGS not in config.stash:
+        if len(benches) == len(items):
+            raise pytest.UsageError(
+                "these are benchmarks of a setup, and no setup is named\n"
+                "  remedy: pytest bench_suites/ --setup bench_suites/cards/demo.json"
+            )
+        for item in benches:
+            item.add_marker(pytest.mark.skip(reason="a benchmark; no --setup names what to measure"))
+        return
+    params = {item: fixtures.param_of(item) for item in benches}
+    unplanned = [item for item in benches if params[item] is None and "cell" in getattr(item, "fixturenames", ())]
+    if unplanned:  # a part that no card plans is not this session's business
+        config.hook.pytest_deselected(items=unplanned)
+        items[:] = [item for item in items if item not in unplanned]
+    order = {loaded.card.id: n for n, loaded in enumerate(config.stash[CARDS])}
+    # One card after the other: its server is started once.
+    last = len(order)
+    items.sort(key=lambda item: order[p.loaded.card.id] if (p := params.get(item)) else last)
+    config.stash[SETUPS].promise([p for item in items if (p := params.get(item))])
+
+
+# ---- running --------------------------------------------------------------------------------------------------------
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """SIGTERM and SIGHUP end the session as Ctrl-C does, so that fixtures stop the server."""
+    if SETTINGS not in session.config.stash or threading.current_thread() is not threading.main_thread():
+        return
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _like_ctrl_c)
+
+
+def _like_ctrl_c(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not cut the clean-up short
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Our own failures are messages, not tracebacks."""
+    report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, errors.LlmbenchError):
+        report.longrepr = terminal.Message(item.location, str(call.excinfo.value))
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the documents before pytest-json-report writes its own, and let no promised cell end in silence."""
+    setups = session.config.stash.get(SETUPS, None)
+    if setups is None:
+        return
+    setups.finish()
+    if setups.broken_promises and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (setups := config.stash.get(SETUPS, None)) is not None:
+        setups.close()
+
+
+class JsonReportBridge:
+    """Our documents ride in pytest-json-report's report."""
+
+    def __init__(self, setups: fixtures.Setups) -> None:
+        self._setups = setups
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_json_modifyreport(self, json_report: dict[str, Any]) -> None:
+        json_report["llmbench"] = self._setups.documents

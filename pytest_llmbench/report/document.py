@@ -1,0 +1,193 @@
+"""The report document: the truth about one run of one card, as a file. ``python -m pytest_llmbench.report.document``
+prints its JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pytest_llmbench import __version__, stats
+from pytest_llmbench.journal import plain
+from pytest_llmbench.measure import PARTS
+from pytest_llmbench.records import CellStatus, Direction, VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_llmbench.contract import Contract
+    from pytest_llmbench.records import CellResult, CellSpec, Summary, Verdict
+
+FORMAT = 1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class FigureEntry(_Model):
+    """One figure of one cell. median is null unless every promised run is valid; values hold the valid runs."""
+
+    name: str
+    unit: str
+    direction: Direction
+    definition: str
+    median: float | None
+    values: tuple[float, ...]
+    promised_runs: int
+    cv: float | None = Field(description="sample standard deviation / mean over the runs")
+    reasons: tuple[str, ...] = Field(description="why the figure is not measured; empty when it is")
+    label: str | None = Field(description="how it was counted, where the server gave less than the definition asks for")
+    verdict: VerdictKind | None
+    reference: float | None
+    change: float | None
+    explanation: tuple[str, ...]
+
+
+class CellEntry(_Model):
+    """One promised cell and what became of it. Paths are relative to this file."""
+
+    id: str
+    part: str
+    status: CellStatus
+    reasons: tuple[str, ...]
+    promised: dict[str, Any]
+    figures: tuple[FigureEntry, ...]
+    attempts: tuple[dict[str, Any], ...]
+    requests_examined_for_cache: int
+    requests_with_cached_tokens: int
+    raw_file: str | None
+    server_logs: tuple[str, ...]
+
+
+class Headline(_Model):
+    """The headline figures (METHOD): means of the decode cells' medians."""
+
+    decode_tok_s: float | None
+    words_s: float | None
+    characters_s: float | None
+    seconds_for_500_words: float | None
+    decode_spread_cv: float | None
+
+
+class Document(_Model):
+    """The report of one run of one card."""
+
+    llmbench_report: Literal[1]
+    tool: str
+    session: str
+    started: str
+    finished: str
+    complete: bool = Field(description="every promised cell is measured")
+    card: dict[str, Any]
+    contract: dict[str, Any]
+    environment: dict[str, Any]
+    headline: Headline
+    cells: tuple[CellEntry, ...]
+    problems: tuple[str, ...] = Field(description="what kept the run from starting or ending as promised")
+
+
+def build(
+    *,
+    session: str,
+    started: str,
+    finished: str,
+    card: Mapping[str, Any],
+    contract: Contract,
+    environment: Mapping[str, Any],
+    results: Mapping[str, CellResult],
+    verdicts: Mapping[str, Sequence[Verdict]],
+    problems: Sequence[str],
+    base: Path,
+) -> Document:
+    """Put the document together. base: the folder that its paths are relative to.
+
+    A promised cell without a result is in it as ``missing`` (``failed`` where the run never started).
+    """
+    cells = tuple(
+        _cell(spec, results.get(spec.id), verdicts.get(spec.id, ()), problems, base) for spec in contract.cells
+    )
+    decode = list(results.values())
+    words = stats.headline(decode, "words_s")
+    return Document(
+        llmbench_report=FORMAT,
+        tool=f"pytest-llmbench {__version__}",
+        session=session,
+        started=started,
+        finished=finished,
+        complete=all(cell.status == "measured" for cell in cells),
+        card=dict(card),
+        contract=contract.to_json(),
+        environment=dict(environment),
+        headline=Headline(
+            decode_tok_s=stats.headline(decode, "decode_tok_s"),
+            words_s=words,
+            characters_s=stats.headline(decode, "characters_s"),
+            seconds_for_500_words=500 / words if words else None,
+            decode_spread_cv=stats.headline_spread(decode),
+        ),
+        cells=cells,
+        problems=tuple(problems),
+    )
+
+
+def _cell(
+    spec: CellSpec, result: CellResult | None, verdicts: Sequence[Verdict], problems: Sequence[str], base: Path
+) -> CellEntry:
+    attempts = result.attempts if result else ()
+    return CellEntry(
+        id=spec.id,
+        part=spec.part,
+        status=result.status if result else "failed" if problems else "missing",
+        reasons=result.reasons if result else tuple(problems) or ("the session ended before this cell was measured",),
+        promised=plain(spec),
+        figures=tuple(_figure(spec, s, verdicts) for s in result.summaries) if result else (),
+        attempts=tuple(plain(a) for a in attempts),
+        requests_examined_for_cache=sum(a.examined_for_cache for a in attempts),
+        requests_with_cached_tokens=sum(bool(a.details.get("cached_tokens")) for a in attempts),
+        raw_file=_relative(result.raw_file, base) if result and result.raw_file else None,
+        server_logs=tuple(_relative(log, base) for log in result.server_logs) if result else (),
+    )
+
+
+def _relative(path: str, base: Path) -> str:
+    return Path(path).relative_to(base).as_posix()
+
+
+def _figure(spec: CellSpec, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
+    kind = next(k for k in PARTS[spec.part].kinds if k.name == summary.name)
+    verdict = next((v for v in verdicts if v.figure == summary.name), None)
+    return FigureEntry(
+        name=summary.name,
+        unit=summary.unit,
+        direction=summary.direction,
+        definition=kind.definition,
+        median=summary.median,
+        values=summary.values,
+        promised_runs=summary.promised_runs,
+        cv=summary.cv,
+        reasons=summary.reasons,
+        label=summary.label,
+        verdict=verdict.kind if verdict else None,
+        reference=verdict.reference if verdict else None,
+        change=verdict.change if verdict else None,
+        explanation=verdict.lines if verdict else (),
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The document's JSON Schema (draft 2020-12)."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Document.model_json_schema()}
+
+
+def packaged_schema() -> dict[str, Any]:
+    """The schema file that the package ships; a test holds it equal to ``schema()``."""
+    text = files("pytest_llmbench.report").joinpath("report.schema.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=2))  # noqa: T201 - this is what it is for

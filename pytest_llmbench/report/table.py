@@ -1,0 +1,95 @@
+"""The table at the end: Markdown that a person can paste into a post. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.measure import PARTS
+from pytest_llmbench.verdict import shown
+
+if TYPE_CHECKING:
+    from pytest_llmbench.report.document import CellEntry, Document
+
+_COLUMNS = {
+    "decode_tok_s": "decode tok/s",
+    "prefill_tok_s": "prefill tok/s",
+    "ttft_ms": "first token ms",
+}
+_BAD = ("below floor", "below target", "regressed", "improved")
+
+
+def render(document: Document) -> str:
+    """Setup, headline and one row a cell; a cell without a number says why below the table."""
+    lines = [f"**{document.card['title']}**", ""]
+    lines += [f"{line}  " for line in _setup(document)]
+    lines += ["", *_headline(document), *_rows(document.cells)]
+    notes = [f"- {cell.id} {cell.status}: {_first_line(cell.reasons)}" for cell in document.cells if cell.status != "measured"]
+    if notes:
+        lines += ["", *notes]
+    examined = sum(cell.requests_examined_for_cache for cell in document.cells)
+    cached = sum(cell.requests_with_cached_tokens for cell in document.cells)
+    lines += ["", f"Cached prompt tokens: in {cached} of {examined} requests examined. {document.tool}, {document.started[:10]}."]
+    return "\n".join(lines) + "\n"
+
+
+def _setup(document: Document) -> list[str]:
+    machine = document.environment.get("machine", {})
+    gpus = ", ".join(gpu["name"] for gpu in machine.get("gpus", ())) or "no NVIDIA GPU"
+    where = [
+        gpus,
+        f"{machine.get('cpu') or 'CPU unknown'} ({machine.get('cores_logical')} logical cores)",
+        f"{machine['memory_mib'] / 1024:.0f} GiB RAM" if "memory_mib" in machine else "",
+    ]
+    engine = document.environment.get("engine", {})
+    return [
+        " · ".join(w for w in where if w) if machine else "",
+        " · ".join(str(w) for w in (engine.get("kind"), engine.get("version")) if w),
+    ]
+
+
+def _headline(document: Document) -> list[str]:
+    head = document.headline
+    if head.decode_tok_s is None:
+        return []
+    medians = ", ".join(
+        f"{cell.id.partition('[')[2].rstrip(']')} {figure.median:.1f}"
+        for cell in document.cells
+        if cell.part == "decode"
+        for figure in cell.figures
+        if figure.name == "decode_tok_s" and figure.median is not None
+    )
+    spread = f", spread {head.decode_spread_cv:.1%}" if head.decode_spread_cv is not None else ""
+    words = (
+        f"; {head.words_s:.1f} words/s, 500 words in {head.seconds_for_500_words:.1f} s"
+        if head.words_s and head.seconds_for_500_words
+        else ""
+    )
+    return [f"Decode **{head.decode_tok_s:.1f} tok/s** ({medians}{spread}){words}.", ""]
+
+
+def _rows(cells: tuple[CellEntry, ...]) -> list[str]:
+    used = [name for name in _COLUMNS if any(f.name == name for cell in cells for f in cell.figures)]
+    header = ["cell", *(_COLUMNS[name] for name in used), "runs", "spread", "result"]
+    rows = [header, ["---", *("---:" for _ in used), "---:", "---:", "---"]]
+    for cell in cells:
+        figures = {f.name: f for f in cell.figures}
+        own = figures.get(PARTS[cell.part].headline) if cell.part in PARTS else None
+        values = [_value(figures[name].median) if name in figures else "" for name in used]
+        spread = f"{own.cv:.1%}" if own and own.cv is not None else ""
+        rows.append([cell.id, *values, str(len(own.values)) if own else "0", spread, _result(cell)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    rows[1] = [("-" * (w - 1) + ":") if c.endswith(":") else "-" * w for c, w in zip(rows[1], widths, strict=True)]
+    return ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]
+
+
+def _value(median: float | None) -> str:
+    return "–" if median is None else shown(median, "").strip()
+
+
+def _result(cell: CellEntry) -> str:
+    moved = [f"{f.name} {f.verdict}" for f in cell.figures if f.verdict in _BAD]
+    return ", ".join([cell.status, *moved] if cell.status != "measured" or not moved else moved)
+
+
+def _first_line(reasons: tuple[str, ...]) -> str:
+    return reasons[0].splitlines()[0] if reasons else "no reason recorded"

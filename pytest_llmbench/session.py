@@ -1,0 +1,328 @@
+"""One setup, measured: the composition of all rooms, usable without pytest.
+
+``SetupRun`` checks the card's promises, starts the server when the first cell is measured, and writes what was promised
+and what became of it. ``Bench`` is the face of it that a test sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench import contract as contracts
+from pytest_llmbench import machine, plan, prompts, verdict
+from pytest_llmbench.client import LlmClient
+from pytest_llmbench.engine import factory
+from pytest_llmbench.errors import InputError, LlmbenchError
+from pytest_llmbench.files import write_json, write_text
+from pytest_llmbench.history import saved
+from pytest_llmbench.journal import Journal, plain
+from pytest_llmbench.measure import PARTS, request
+from pytest_llmbench.measure.validity import Bounds
+from pytest_llmbench.report import document, table
+from pytest_llmbench.runner import RetryPolicy, Runner
+from pytest_llmbench.watch import Unwatched
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_llmbench.card import SetupCard
+    from pytest_llmbench.engine import RunningServer
+    from pytest_llmbench.records import CellResult, CellSpec, Prompt, Verdict
+    from pytest_llmbench.runner import Live, Progress
+
+
+class BenchFailure(LlmbenchError, AssertionError):
+    """A cell has no valid number, or its number is not what was promised. The text is the whole message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What to compare with: a saved name, and by how much a figure may be worse (shares; per figure, and otherwise)."""
+
+    name: str
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    tolerance: float = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller wants of a run beside the card."""
+
+    storage: Path
+    compare: Comparison | None = None
+    save: tuple[str, ...] = ()
+    json: Path | None = None
+    model: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    ready_timeout_s: float = 600.0
+    silence_timeout_s: float = 1800.0
+
+
+class SetupRun:
+    """One card in one session.
+
+    folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
+    why) of the rest of the plan.
+    """
+
+    def __init__(
+        self,
+        card: SetupCard,
+        *,
+        cells: Sequence[CellSpec],
+        left_out: Sequence[tuple[str, str]],
+        folder: Path,
+        session: str,
+        wishes: Wishes,
+        progress: Progress,
+    ) -> None:
+        self.card, self.folder, self.session, self.wishes = card, folder, session, wishes
+        self.cells, self._progress = tuple(cells), progress
+        self.results: dict[str, CellResult] = {}
+        self.verdicts: dict[str, tuple[Verdict, ...]] = {}
+        self.problems: list[str] = []
+        self.environment: dict[str, Any] = {}
+        self.contract = contracts.Contract(card.id, self.cells, tuple(left_out), (), {})
+        self._started = _now()
+        self._saved: dict[str, Any] | None = None
+        self._key: dict[str, Any] = {}
+        self._journal: Journal | None = None
+        self._runner: Runner | None = None
+        self._bounds = Bounds(
+            decode_within=card.client_check.decode_within,
+            ttft_above_fraction=card.client_check.ttft_above_fraction,
+            ttft_above_ms=card.client_check.ttft_above_ms,
+            min_tokens=card.validity.min_tokens,
+        )
+
+    # ---- starting ----
+
+    async def start(self) -> None:
+        """Check every promise, start the server, build the prompts, write the contract.
+
+        Raises LlmbenchError, which is kept among the problems of the document too.
+        """
+        try:
+            if self._runner is None:
+                self._runner = self._prepare_runner()
+            await self._runner.live()
+        except LlmbenchError as exc:
+            if str(exc) not in self.problems:
+                self.problems.append(str(exc))
+            raise
+
+    def _prepare_runner(self) -> Runner:
+        setup = self._check_promises()
+        self._journal = Journal(self.folder)
+        self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
+        self._prompts = request.PromptBook(self.card)
+
+        async def start_server(start_number: int) -> RunningServer:
+            return await setup.start(start_number, self.folder / f"server-{start_number}.log")
+
+        return Runner(
+            card_id=self.card.id,
+            factory=start_server,
+            connect=self._connect,
+            prompts=self._prompts,
+            body=lambda spec, prompt: request.body(self.card, spec, prompt),
+            journal=self._journal,
+            bounds=self._bounds,
+            guard=Unwatched(),
+            progress=self._progress,
+            retry=RetryPolicy(),
+            warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
+            verify=lambda server: factory.verify(self.card, server),
+            prepare=self._write_contract,
+        )
+
+    def _check_promises(self) -> factory.Setup:
+        self._progress.phase("checking the card against this machine")
+        here = machine.detect()
+        self.environment |= {"machine": here.to_json(), "software": machine.software()}
+        promised = self.card.hardware.gpus
+        machine.require_gpus(None if promised is None else [(g.name, g.uuid, g.count) for g in promised], here)
+        setup = factory.resolve(
+            self.card,
+            variables=self.wishes.variables,
+            model=self.wishes.model,
+            ready_timeout_s=self.wishes.ready_timeout_s,
+            phase=self._progress.phase,
+        )
+        self.environment |= {"engine": setup.engine_facts, "model": setup.model_facts}
+        self._key = {
+            "card_id": self.card.id,
+            "card": plan.identity(self.card) | {"model": {"sha256": setup.model_facts["sha256"]}},
+            "machine": {
+                "host_id": here.host_id,
+                "cpu": here.cpu,
+                "gpus": [[gpu.name, gpu.uuid, gpu.power_limit_w] for gpu in here.gpus],
+            },
+        }
+        if self.wishes.compare is not None:
+            self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
+            saved.refuse_other(self._saved, self._key)
+        return setup
+
+    def _connect(self, server: RunningServer) -> LlmClient:
+        most = max((spec.requests_per_run for spec in self.cells), default=1)
+        return LlmClient(server.base_url, connections=most + 1, silence_s=self.wishes.silence_timeout_s)
+
+    async def _write_contract(self, live: Live) -> None:
+        """Fix the promise: prompts are built now, so that their hashes stand in it before the first request."""
+        promised = []
+        for number, spec in enumerate(self.cells, 1):
+            self._progress.phase(f"building prompts: {spec.id} ({number} of {len(self.cells)})")
+            for run in range(1, spec.runs + 1):
+                for nth in range(spec.requests_per_run):
+                    prompt = await self._prompts(spec, run, 1, nth, live.client)
+                    promised.append(contracts.PromisedPrompt(spec.id, run, nth, prompt))
+        self.contract = contracts.Contract(
+            self.card.id, self.cells, self.contract.left_out, tuple(promised), self._terms(live.server)
+        )
+        write_json(self.folder / "contract.json", self.contract.to_json())
+        assert self._journal is not None
+        self._journal.event("contract", file="contract.json", sha256=self.contract.to_json()["sha256"])
+
+    def _terms(self, server: RunningServer) -> dict[str, Any]:
+        compare = self.wishes.compare
+        return {
+            "tool": self.environment["software"],
+            "prompts_version": prompts.PROMPTS_VERSION,
+            "card_content": self.card.as_json(),
+            "identity": self._key,
+            "request_fields": {spec.id: request.fields(self.card, spec) for spec in self.cells},
+            "observer": {"request_fields": request.OBSERVER_FIELDS, "server_command": list(server.observer_changes)},
+            "validity": plain(self._bounds),
+            "retries": plain(RetryPolicy()),
+            "guard": "not watched: this version has no load guard",
+            "compare": None
+            if compare is None
+            else {"name": compare.name, "tolerance": compare.tolerance, "tolerances": dict(compare.tolerances)},
+        }
+
+    # ---- measuring ----
+
+    async def measure(self, spec: CellSpec) -> CellResult:
+        """Measure a promised cell. Raises LlmbenchError where no server can be started."""
+        await self.start()
+        assert self._runner is not None
+        result = await self._runner.measure(spec)
+        self.results[spec.id] = result
+        return result
+
+    def judge(self, result: CellResult) -> tuple[Verdict, ...]:
+        """The verdicts of a cell's figures, kept for the document."""
+        part = PARTS[result.spec.part]
+        limits = self.card.thresholds.get(result.spec.id, {})
+        references = None
+        if self._saved is not None and self.wishes.compare is not None:
+            compare = self.wishes.compare
+            references = saved.references(self._saved, result.spec.id, compare.tolerances, compare.tolerance)
+        verdicts = verdict.judge(
+            result,
+            part.kinds,
+            {name: verdict.Threshold(limit.floor, limit.target) for name, limit in limits.items()},
+            references,
+        )
+        self.verdicts[result.spec.id] = verdicts
+        if self._journal is not None:
+            self._journal.event("verdicts", cell=result.spec.id, verdicts=verdicts)
+        return verdicts
+
+    # ---- ending ----
+
+    async def stop(self) -> None:
+        """Stop the server; nothing is left running."""
+        if self._runner is not None:
+            await self._runner.aclose()
+
+    def finish(self) -> document.Document:
+        """Write report.json and table.md, and save what was asked for. Works after any kind of end."""
+        report = document.build(
+            session=self.session,
+            started=self._started,
+            finished=_now(),
+            card=self.card.as_json(),
+            contract=self.contract,
+            environment=self.environment,
+            results=self.results,
+            verdicts=self.verdicts,
+            problems=self.problems,
+            base=self.folder,
+        )
+        content = report.model_dump(mode="json")
+        write_json(self.folder / "report.json", content)
+        write_text(self.folder / "table.md", table.render(report))
+        if self.wishes.json is not None:
+            write_json(self.wishes.json, content)
+        if self.results:
+            for name in self.wishes.save:
+                saved.save(
+                    self.wishes.storage, name, key=self._key, when=self._started, run_folder=self.folder.name,
+                    results=self.results.values(),
+                )  # fmt: skip
+        if self._journal is not None:
+            self._journal.event("report", complete=report.complete, problems=self.problems)
+        return report
+
+    def close(self) -> None:
+        """Close the journal; after the server has stopped, for that is written into it too."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+class Bench:
+    """What a bench test holds: measure a promised cell, then check what its number says."""
+
+    def __init__(self, run: SetupRun) -> None:
+        self._run = run
+        self.measured: list[CellResult] = []
+
+    @property
+    def card(self) -> SetupCard:
+        return self._run.card
+
+    async def measure(self, cell: CellSpec | str) -> CellResult:
+        """Measure a cell, by its spec or id (``decode[code]``). Raises InputError for one that is not promised."""
+        spec = cell if not isinstance(cell, str) else self._spec(cell)
+        result = await self._run.measure(spec)
+        self.measured.append(result)
+        return result
+
+    async def decode(self, prompt_id: str) -> CellResult:
+        """Measure ``decode[prompt_id]``."""
+        return await self.measure(f"decode[{prompt_id}]")
+
+    async def prefill(self, depth: int) -> CellResult:
+        """Measure ``prefill[depth]``."""
+        return await self.measure(f"prefill[{depth}]")
+
+    async def check(self, result: CellResult) -> tuple[Verdict, ...]:
+        """Judge a result: every promised run valid, every threshold kept, nothing worse than what it is compared with.
+
+        Returns the verdicts; raises BenchFailure with the whole explanation. (A coroutine, because a verdict may need
+        more runs on fresh servers.)
+        """
+        verdicts = self._run.judge(result)
+        message = verdict.explain(result, verdicts)
+        if message:
+            raise BenchFailure(message)
+        return verdicts
+
+    def _spec(self, cell_id: str) -> CellSpec:
+        for spec in self._run.cells:
+            if spec.id == cell_id:
+                return spec
+        raise InputError(
+            "cell", cell_id, f"not promised in this session (promised: {', '.join(c.id for c in self._run.cells)})",
+            "put it into the card's plan",
+        )  # fmt: skip
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,144 @@
+"""Attempts → summaries. Pure: no clock, no file, no network."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.records import CellResult, Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_llmbench.measure.part import FigureKind
+    from pytest_llmbench.records import Attempt, CellSpec, CellStatus, Figure
+
+DISTURBED = "disturbed"
+
+
+def cv(values: Sequence[float]) -> float | None:
+    """Coefficient of variation: sample standard deviation / mean; None under two values or at mean 0."""
+    if len(values) < 2 or statistics.fmean(values) == 0:
+        return None
+    return statistics.stdev(values) / statistics.fmean(values)
+
+
+def summarise(spec: CellSpec, attempts: Sequence[Attempt], kind: FigureKind) -> Summary:
+    """Summarise one figure of a cell: the median over its runs, of each run's first valid undisturbed attempt.
+
+    The first, never the better of two. A figure needs all its promised runs valid (METHOD); short of that, median is
+    None and the reasons name the runs.
+    """
+    values: list[float] = []
+    labels: set[str] = set()
+    reasons: list[str] = []
+    for run in range(1, spec.runs + 1):
+        of_run = [a for a in attempts if a.run == run]
+        found = _first_valid(of_run, kind.name)
+        if found is None:
+            reasons.append(f"run {run} of {spec.runs}: {_why(of_run, kind.name)}")
+        else:
+            assert found.value is not None
+            values.append(found.value)
+            if found.label:
+                labels.add(found.label)
+    return Summary(
+        name=kind.name,
+        unit=kind.unit,
+        direction=kind.direction,
+        median=None if reasons else statistics.median(values),
+        values=tuple(values),
+        promised_runs=spec.runs,
+        cv=cv(values),
+        reasons=tuple(reasons),
+        label="; ".join(sorted(labels)) or None,
+    )
+
+
+def _first_valid(attempts: Iterable[Attempt], name: str) -> Figure | None:
+    for attempt in attempts:
+        if attempt.guard == DISTURBED or attempt.error:
+            continue
+        for figure in attempt.figures:
+            if figure.name == name and figure.valid:
+                return figure
+    return None
+
+
+def _why(attempts: Sequence[Attempt], name: str) -> str:
+    if not attempts:
+        return "was not made"
+    last = attempts[-1]
+    if last.error:
+        return last.error
+    if last.guard == DISTURBED:
+        return str(last.details.get("guard", "disturbed by foreign load"))
+    for figure in last.figures:
+        if figure.name == name:
+            return "; ".join(figure.reasons) or "the server gave no value"
+    return "the figure is not part of this cell"
+
+
+def conclude(
+    spec: CellSpec,
+    card: str,
+    attempts: Sequence[Attempt],
+    kinds: Sequence[FigureKind],
+    *,
+    raw_file: str | None = None,
+    server_logs: Sequence[str] = (),
+    broken: str | None = None,
+) -> CellResult:
+    """Put a cell together: summaries of all its figures, and its status.
+
+    The status speaks of the gated figures: ``measured`` when each has all its runs; else ``failed`` when a run's last
+    attempt broke off (server or connection), ``disturbed`` when its guard said so, ``invalid`` when a rule did.
+    broken: what kept the remaining runs from being made at all.
+    """
+    runs = [a for a in attempts if a.run > 0]
+    summaries = tuple(
+        s for kind in kinds if (s := summarise(spec, runs, kind)).median is not None or kind.gated or s.values
+    )
+    gated = {kind.name for kind in kinds if kind.gated}
+    reasons = tuple(dict.fromkeys(r for s in summaries if s.name in gated for r in s.reasons))
+    if broken is not None:
+        reasons = (broken, *reasons)
+    return CellResult(
+        spec=spec,
+        card=card,
+        status="failed" if broken is not None else _status(spec, runs, reasons),
+        attempts=tuple(attempts),
+        summaries=summaries,
+        reasons=reasons,
+        raw_file=raw_file,
+        server_logs=tuple(server_logs),
+    )
+
+
+def _status(spec: CellSpec, runs: Sequence[Attempt], reasons: Sequence[str]) -> CellStatus:
+    if not reasons:
+        return "measured"
+    last = [[a for a in runs if a.run == run][-1] for run in range(1, spec.runs + 1) if any(a.run == run for a in runs)]
+    if not last:
+        return "missing"
+    if any(a.error for a in last):
+        return "failed"
+    if any(a.guard == DISTURBED for a in last):
+        return "disturbed"
+    return "invalid"
+
+
+def headline(results: Iterable[CellResult], figure: str) -> float | None:
+    """The mean of the decode cells' medians (METHOD: code and prose); None unless each cell has one."""
+    medians = [
+        s.median for r in results if r.spec.part == "decode" for s in r.summaries if s.name == figure
+    ]
+    known = [m for m in medians if m is not None]
+    return statistics.fmean(known) if known and len(known) == len(medians) else None
+
+
+def headline_spread(results: Iterable[CellResult]) -> float | None:
+    """The larger of the decode cells' CVs (METHOD: "the headline spread")."""
+    cvs = [s.cv for r in results if r.spec.part == "decode" for s in r.summaries if s.name == "decode_tok_s"]
+    known = [c for c in cvs if c is not None]
+    return max(known) if known else None

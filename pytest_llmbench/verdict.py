@@ -1,0 +1,167 @@
+"""Summary + thresholds + saved reference → a verdict that explains itself. Pure: can be judged again offline.
+
+First form of the gate: thresholds of the card, and medians compared with a saved session within a stated tolerance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.records import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_llmbench.measure.part import FigureKind
+    from pytest_llmbench.records import CellResult, Direction, Summary, VerdictKind
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A card's promise for one figure, in its unit. floor: hard; target: soft. For latencies both are ceilings."""
+
+    floor: float | None = None
+    target: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A saved value to compare with. tolerance: the share by which a median may be worse (0.05 = 5 %)."""
+
+    name: str
+    value: float
+    runs: int
+    when: str
+    tolerance: float
+
+
+def judge(
+    result: CellResult,
+    kinds: Sequence[FigureKind],
+    thresholds: Mapping[str, Threshold],
+    references: Mapping[str, Reference] | None,
+) -> tuple[Verdict, ...]:
+    """Judge every measured figure of a cell.
+
+    A gated figure gets a verdict always; a companion only where the card gives it a threshold. references: by figure
+    name; None = no comparison was asked for. A figure that the reference lacks gets ``no baseline``.
+    """
+    gated = {kind.name for kind in kinds if kind.gated}
+    verdicts = []
+    for summary in result.summaries:
+        if summary.median is None or not (summary.name in gated or summary.name in thresholds):
+            continue
+        verdicts.append(_judge_one(result, summary, thresholds.get(summary.name), references))
+    return tuple(verdicts)
+
+
+def _judge_one(
+    result: CellResult, summary: Summary, threshold: Threshold | None, references: Mapping[str, Reference] | None
+) -> Verdict:
+    assert summary.median is not None
+    value, cell = summary.median, result.spec.id
+    floor = threshold.floor if threshold else None
+    target = threshold.target if threshold else None
+    if floor is not None and worse_by(value, floor, summary.direction) > 0:
+        return _missed(cell, summary, "below floor", "floor", floor)
+    reference = references.get(summary.name) if references is not None else None
+    if reference is not None:
+        worse = worse_by(value, reference.value, summary.direction)
+        if worse > reference.tolerance:
+            return _compared(cell, summary, "regressed", reference, failed=True)
+    if target is not None and worse_by(value, target, summary.direction) > 0:
+        return _missed(cell, summary, "below target", "target", target)
+    if reference is not None:
+        better = -worse_by(value, reference.value, summary.direction)
+        kind: VerdictKind = "improved" if better > reference.tolerance else "ok"
+        return _compared(cell, summary, kind, reference, failed=False)
+    if references is not None:
+        line = f"{name_of(cell, summary)}: {shown(value, summary.unit)}; the saved session has no such figure"
+        return Verdict(cell, summary.name, "no baseline", failed=False, lines=(line,), value=value)
+    return Verdict(cell, summary.name, "ok", failed=False, lines=(), value=value)
+
+
+def worse_by(value: float, reference: float, direction: Direction) -> float:
+    """How much worse than the reference, as a share of it; negative when better."""
+    change = value / reference - 1
+    return change if direction == "lower" else -change
+
+
+def name_of(cell: str, summary: Summary) -> str:
+    """``decode[code]`` for the part's own figure, ``decode[code] ttft_ms`` for another."""
+    part = cell.partition("[")[0]
+    return cell if summary.name.startswith(part) else f"{cell} {summary.name}"
+
+
+def shown(value: float, unit: str) -> str:
+    """A value as people read it: four significant digits at most, with its unit."""
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def _missed(cell: str, summary: Summary, kind: VerdictKind, word: str, limit: float) -> Verdict:
+    assert summary.median is not None
+    is_ceiling = summary.direction == "lower"
+    said = f"above {'ceiling' if word == 'floor' else word}" if is_ceiling else kind
+    line = (
+        f"{name_of(cell, summary)} {said}: {shown(summary.median, summary.unit)}, the card's "
+        f"{'ceiling' if is_ceiling and word == 'floor' else word} is {shown(limit, summary.unit)} "
+        f"({summary.median / limit - 1:+.1%})"
+    )
+    return Verdict(
+        cell, summary.name, kind, failed=True, lines=(line,), value=summary.median, reference=limit,
+        change=summary.median / limit - 1,
+    )  # fmt: skip
+
+
+def _compared(cell: str, summary: Summary, kind: VerdictKind, reference: Reference, *, failed: bool) -> Verdict:
+    assert summary.median is not None
+    change = summary.median / reference.value - 1
+    lines = (
+        f"{name_of(cell, summary)} {kind}: {shown(summary.median, summary.unit)}, was "
+        f"{shown(reference.value, summary.unit)} ({change:+.1%}, tolerance {reference.tolerance:.1%})",
+        f'saved session "{reference.name}" of {reference.when}, median of {reference.runs} runs',
+    )
+    return Verdict(
+        cell, summary.name, kind, failed=failed, lines=lines, value=summary.median, reference=reference.value,
+        change=change,
+    )  # fmt: skip
+
+
+def explain(result: CellResult, verdicts: Sequence[Verdict], *, facts: Sequence[str] = ()) -> str:
+    """The message of a cell: what, how much, against what, all runs, where to look. Empty when nothing failed."""
+    failed = [v for v in verdicts if v.failed]
+    if result.status == "measured" and not failed:
+        return ""
+    lines: list[str] = []
+    if result.status != "measured":
+        lines.append(f"{result.spec.id} {result.status}: {result.reasons[0] if result.reasons else 'no result'}")
+        lines += [f"  {reason}" for reason in result.reasons[1:]]
+    for verdict in failed:
+        lines.append(verdict.lines[0])
+        lines += [f"  {line}" for line in verdict.lines[1:]]
+    lines += [f"  {line}" for line in (*_runs(result), *facts, *_where(result))]
+    return "\n".join(lines)
+
+
+def _runs(result: CellResult) -> list[str]:
+    spec = result.spec
+    asked = f", up to {spec.max_tokens} tokens each" if spec.max_tokens else ""
+    prompt = f" on a prompt of exactly {spec.prompt_tokens} tokens" if spec.prompt_tokens else ""
+    lines = [f"promised: {spec.runs} runs{prompt}{asked}"]
+    for summary in result.summaries:
+        if summary.values:
+            spread = f" (CV {summary.cv:.1%})" if summary.cv is not None else ""
+            label = f" [{summary.label}]" if summary.label else ""
+            values = " ".join(shown(v, "").strip() for v in summary.values)
+            lines.append(f"{summary.name}: runs {values} {summary.unit}{spread}{label}")
+    repeats = [a for a in result.attempts if a.number > 1]
+    lines += [f"run {a.run} attempted again: {a.reason}" for a in repeats]
+    return lines
+
+
+def _where(result: CellResult) -> list[str]:
+    raw = f"raw: {result.raw_file}" if result.raw_file else ""
+    logs = f"server log: {', '.join(result.server_logs)}" if result.server_logs else ""
+    return [line for line in (raw, logs) if line]
