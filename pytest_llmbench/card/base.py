@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -11,7 +10,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    PlainSerializer,
     PlainValidator,
     WithJsonSchema,
     model_validator,
@@ -48,11 +46,19 @@ Positive = Annotated[int, Field(ge=1)]
 PositiveNumber = Annotated[float, Field(gt=0)]
 
 
-def _freeze(value: Mapping[K, V]) -> Mapping[K, V]:
-    return MappingProxyType(dict(value))
+class FrozenDict(dict[K, V]):
+    """A dict that cannot be changed; unlike a mapping proxy it can be copied, pickled and written as JSON."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a setup card is frozen; build another one")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[K, V]]]:
+        return type(self), (dict(self),)
 
 
-FrozenMap = Annotated[Mapping[K, V], AfterValidator(_freeze), PlainSerializer(dict)]
+FrozenMap = Annotated[Mapping[K, V], AfterValidator(FrozenDict)]
 
 
 def _scalar(value: Any) -> Any:
