@@ -1,0 +1,132 @@
+"""The sections ``server``, ``sampling`` and ``thinking``: how the server is started and what every request carries."""
+
+import copy
+from typing import Any, NamedTuple, Self, cast
+
+from pydantic import Field, JsonValue, model_validator
+
+from pytest_llmbench import card_args as reading
+from pytest_llmbench.card import secret
+from pytest_llmbench.card.base import EnvName, Fault, FrozenMap, Scalar, Stated, Text, refuse
+from pytest_llmbench.card.parts import PartName
+
+# What the tool itself sets in every request; a card that set it too would state one thing twice.
+_OURS = {
+    "seed": 'write it as "seed" beside "values"',
+    "ignore_eos": 'write it in the part: "plan": {"decode": {"ignore_eos": true}}',
+    "max_tokens": 'write it in the part: "plan": {"decode": {"max_tokens": 512}}',
+    "max_completion_tokens": "write max_tokens in the part of the plan",
+    "n_predict": "write max_tokens in the part of the plan",
+    "cache_prompt": "remove it: every request is sent with cache_prompt false",
+    "stream": "remove it: every answer is streamed",
+    "messages": "remove it: prompts come from the plan",
+    "model": "remove it: the server is asked",
+}
+
+
+class Placeholder(NamedTuple):
+    """A value that the card leaves open. field: dotted; token: as it stands, with its <…>."""
+
+    field: str
+    token: str
+
+
+class Server(Stated):
+    """The command line behind the program, its environment, and the words in front of it."""
+
+    wrapper: tuple[Text, ...] = ()
+    """Words in front of the program: numactl, taskset, docker run …"""
+    args: tuple[str, ...] = ()
+    """Exactly as on a command line, one word an entry, without the program. Context, slots and so on are read from here."""
+    env: FrozenMap[EnvName, str] = Field(default_factory=dict)
+    """Added to the caller's environment."""
+    secrets: FrozenMap[Text, EnvName] = Field(default_factory=dict)
+    """Argument or environment variable of the server to the name of the variable that holds the secret for it."""
+    complete: bool = True
+    """false: the source states these arguments, but not the whole command line."""
+    sources: FrozenMap[str, Text] = Field(default_factory=dict)
+    """Argument or environment variable (as written in args or env) to where its value is stated."""
+
+    @model_validator(mode="after")
+    def _sources_name_fields(self) -> Self:
+        names = {word.partition("=")[0] for word in self.args if word.startswith("-")} | set(self.env)
+        names |= {"wrapper", "args", "env", "secrets"}
+        refuse(
+            [
+                Fault(f"sources.{key}", None, "is in neither args nor env", f"known here: {', '.join(sorted(names))}")
+                for key in self.sources
+                if key not in names
+            ]
+        )
+        return self
+
+    @model_validator(mode="after")
+    def _arguments_can_be_read(self) -> Self:
+        faults = list(secret.faults({"args": self.args, "wrapper": self.wrapper}, self.env))
+        for flag in reading.WHOLE_NUMBERS:
+            for at, text in reading.values(self.args, flag):
+                name = self.args[at].partition("=")[0]
+                if text is None or (reading.whole_number(text) is None and not secret.PLACEHOLDER.search(text)):
+                    faults.append(
+                        Fault(
+                            f"args[{at}]",
+                            None,
+                            f"{name} needs a whole number, found {text!r}",
+                            "write it after the flag",
+                        )
+                    )
+        given = {word.partition("=")[0] for word in self.args} | set(self.env)
+        faults += [
+            Fault(f"secrets.{key}", None, "is in args or env too", "leave it in secrets only")
+            for key in self.secrets
+            if key in given
+        ]
+        refuse(faults)
+        return self
+
+    @property
+    def placeholders(self) -> tuple[Placeholder, ...]:
+        """Every ``<…>`` in wrapper, args and env: what must be known before this card can start a server."""
+        places = [(f"server.wrapper[{at}]", word) for at, word in enumerate(self.wrapper)]
+        places += [(f"server.args[{at}]", word) for at, word in enumerate(self.args)]
+        places += [(f"server.env.{name}", value) for name, value in self.env.items()]
+        return tuple(Placeholder(field, token) for field, text in places for token in secret.PLACEHOLDER.findall(text))
+
+
+class Sampling(Stated):
+    """What every request carries."""
+
+    values: FrozenMap[Text, Scalar] = Field(default_factory=dict)
+    """temperature, top_p, top_k, min_p, …: by the names that the server's API takes."""
+    seed: int | None = None
+
+    @model_validator(mode="after")
+    def _nothing_of_ours(self) -> Self:
+        refuse(
+            [
+                Fault(f"values.{key}", value, "is not sampling", _OURS[key])
+                for key, value in self.values.items()
+                if key in _OURS
+            ]
+        )
+        return self
+
+
+class Thinking(Stated):
+    """Whether the model thinks, a part at a time, and how that is sent."""
+
+    default: bool = False
+    parts: FrozenMap[PartName, bool] = Field(default_factory=dict)
+    """Parts that differ from the default."""
+    send_on: FrozenMap[str, JsonValue] = Field(default_factory=dict)
+    """Fields of the request where thinking is on."""
+    send_off: FrozenMap[str, JsonValue] = Field(default_factory=dict)
+    """Fields of the request where it is off: {"chat_template_kwargs": {"enable_thinking": false}}. Empty: nothing is sent."""
+
+    def for_part(self, part: str) -> bool:
+        """Whether the model thinks in this part."""
+        return self.parts.get(cast("PartName", part), self.default)
+
+    def request_fields(self, *, on: bool) -> dict[str, Any]:
+        """The fields that a request carries for it; a copy."""
+        return copy.deepcopy(dict(self.send_on if on else self.send_off))
