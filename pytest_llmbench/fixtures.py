@@ -13,7 +13,7 @@ import pytest_asyncio
 from pytest_llmbench.errors import InputError, LlmbenchError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.session import Bench, SetupRun
     from pytest_llmbench.terminal import Terminal
 
-SETTINGS = pytest.StashKey["Settings"]()
-CARDS = pytest.StashKey["tuple[LoadedCard, ...]"]()
-SETUPS = pytest.StashKey["Setups"]()
-TERMINAL = pytest.StashKey["Terminal"]()
+SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+CARDS: pytest.StashKey[tuple[LoadedCard, ...]] = pytest.StashKey()
+SETUPS: pytest.StashKey[Setups] = pytest.StashKey()
+TERMINAL: pytest.StashKey[Terminal] = pytest.StashKey()
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,14 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
     from pytest_llmbench import plan  # noqa: PLC0415
     from pytest_llmbench.card import SetupCard  # noqa: PLC0415
 
-    loaded = [LoadedCard(path, one := SetupCard.load(path), plan.cells(one)) for path in settings.setups]
-    ids = [one.card.id for one in loaded]
+    cards = [SetupCard.load(path) for path in settings.setups]
+    loaded = [LoadedCard(path, card, plan.cells(card)) for path, card in zip(settings.setups, cards, strict=True)]
+    ids = [card.id for card in cards]
     for one in loaded:
         if ids.count(one.card.id) > 1:
-            raise InputError("--setup", str(one.path), f"two cards with the id {one.card.id!r}", "give each card its own id")
+            raise InputError(
+                "--setup", str(one.path), f"two cards with the id {one.card.id!r}", "give each card its own id"
+            )
     return tuple(loaded)
 
 
@@ -75,13 +78,17 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
             raise InputError("--llmbench-parts", part, "no such part", f"parts are {', '.join(PARTS)}")
         if not any(part in loaded.card.plan.parts for loaded in cards):
             planned = ", ".join(dict.fromkeys(p for loaded in cards for p in loaded.card.plan.parts))
-            raise InputError("--llmbench-parts", part, f"not in the card's plan ({planned})", 'add it to "plan": {"parts": …}')
+            raise InputError(
+                "--llmbench-parts", part, f"not in the card's plan ({planned})", 'add it to "plan": {"parts": …}'
+            )
     figures = sorted({name for names in FIGURES.values() for name in names})
     for figure in settings.tolerances:
         if figure not in figures:
             raise InputError("--llmbench-compare-fail", figure, "no such figure", f"figures are {', '.join(figures)}")
     if settings.model is not None and len(cards) > 1:
-        raise InputError("--llmbench-model", str(settings.model), "one file for several cards", "measure one card at a time")
+        raise InputError(
+            "--llmbench-model", str(settings.model), "one file for several cards", "measure one card at a time"
+        )
     if settings.compare is not None:
         for loaded in cards:
             saved.load(settings.storage, settings.compare, loaded.card.id)
@@ -128,7 +135,9 @@ class Setups:
             await run.start()
         except LlmbenchError as exc:
             if str(exc) in self._reported:
-                raise LlmbenchError(f"{loaded.card.id}: not measured, for the reason given above: {str(exc).splitlines()[0]}") from None
+                raise LlmbenchError(
+                    f"{loaded.card.id}: not measured, for the reason given above: {str(exc).splitlines()[0]}"
+                ) from None
             self._reported.add(str(exc))
             raise
         return run

@@ -35,7 +35,11 @@ class Journal:
 
     def event(self, name: str, **facts: Any) -> None:
         """Append one event. Values may be records (dataclasses); what JSON cannot hold raises TypeError."""
-        stamp = {"event": name, "wall": datetime.now(UTC).isoformat(timespec="milliseconds"), "t_ns": time.monotonic_ns()}
+        stamp = {
+            "event": name,
+            "wall": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "t_ns": time.monotonic_ns(),
+        }
         _append(self._fd, stamp | {key: plain(value) for key, value in facts.items()})
 
     def request(self, cell: str, trace: RequestTrace, **facts: Any) -> None:

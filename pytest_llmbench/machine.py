@@ -16,7 +16,7 @@ from pytest_llmbench import __version__
 from pytest_llmbench.errors import PromiseBrokenError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def software() -> dict[str, str]:
     }
 
 
-def require_gpus(promised: tuple[tuple[str | None, str | None, int], ...] | None, machine: Machine) -> None:
+def require_gpus(promised: Sequence[tuple[str | None, str | None, int]] | None, machine: Machine) -> None:
     """Refuse a machine that lacks the GPUs a card promises.
 
     promised: (name, uuid, count) per entry of the card; None or empty: the card promises none. Raises
@@ -195,7 +195,7 @@ def _cpu_name() -> str | None:
 def _virtualised() -> str | None:
     if "hypervisor" in next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), "").split():
         return _first_line("/sys/class/dmi/id/product_name") or "hypervisor"
-    if Path("/.dockerenv").exists() or os.environ.get("container"):
+    if Path("/.dockerenv").exists() or os.environ.get("container"):  # noqa: SIM112 - systemd's name
         return "container"
     return None
 

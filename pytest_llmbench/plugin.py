@@ -33,8 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _refuse_distribution(config)
     _refuse_missing_path(config)
     with _as_usage_error():
-        config.stash[CARDS] = fixtures.load_cards(settings)
-        fixtures.check_settings(settings, config.stash[CARDS])
+        cards = fixtures.load_cards(settings)
+        fixtures.check_settings(settings, cards)
+    config.stash[CARDS] = cards
     config.stash[SETTINGS] = settings
     config.stash[SETUPS] = fixtures.Setups(settings)
     if not config.getoption("collectonly"):
@@ -98,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("llmbench")
     if marker is None or "cell" not in metafunc.fixturenames:
         return
-    cards = metafunc.config.stash.get(CARDS, ())
+    cards: tuple[fixtures.LoadedCard, ...] = metafunc.config.stash.get(CARDS, ())
     settings = metafunc.config.stash.get(SETTINGS, None)
     part = marker.args[0] if marker.args else None
     if settings is not None and settings.parts is not None and part not in settings.parts:

@@ -11,9 +11,17 @@ from typing import Any, Literal
 
 CellStatus = Literal["measured", "disturbed", "invalid", "failed", "unsupported", "missing"]
 VerdictKind = Literal[
-    "ok", "improved", "below target", "below floor", "regressed", "inconclusive", "no baseline", "noisy",
-    "machine changed", "equivalent",
-]  # fmt: skip
+    "ok",
+    "improved",
+    "below target",
+    "below floor",
+    "regressed",
+    "inconclusive",
+    "no baseline",
+    "noisy",
+    "machine changed",
+    "equivalent",
+]
 Direction = Literal["higher", "lower", "none"]
 
 

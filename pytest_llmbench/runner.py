@@ -200,13 +200,12 @@ class Runner:
             attempts,
             PARTS[spec.part].kinds,
             raw_file=str(self.journal.folder / self.journal.raw_file(spec.id)),
-            server_logs=[
-                str(self.journal.folder / f"server-{n}.log")
-                for n in range(first_start, self._starts + 1)
-            ],
+            server_logs=[str(self.journal.folder / f"server-{n}.log") for n in range(first_start, self._starts + 1)],
             broken=broken,
         )
-        self.journal.event("cell", cell=spec.id, status=result.status, reasons=result.reasons, summaries=result.summaries)
+        self.journal.event(
+            "cell", cell=spec.id, status=result.status, reasons=result.reasons, summaries=result.summaries
+        )
         return result
 
     async def run(self, spec: CellSpec, run: int, attempts: list[Attempt], *, reason: str = FIRST) -> None:
@@ -274,13 +273,28 @@ class Runner:
         answers = [parse(trace) for trace in traces]
         error = await self._broke_off(live, f"{spec.id} run {run} attempt {number}", traces, answers)
         return self._read(
-            spec, traces, answers, prompts, word, lag,
+            spec,
+            traces,
+            answers,
+            prompts,
+            word,
+            lag,
             Attempt(
-                cell=spec.id, run=run, number=number, reason=reason, server_start=live.server.start_number,
-                guard=word.word, wall=wall, t_start_ns=t_start, t_end_ns=t_end, request_ids=tuple(ids), figures=(),
-                error=error, examined_for_cache=sum(a.cached_tokens is not None for a in answers),
+                cell=spec.id,
+                run=run,
+                number=number,
+                reason=reason,
+                server_start=live.server.start_number,
+                guard=word.word,
+                wall=wall,
+                t_start_ns=t_start,
+                t_end_ns=t_end,
+                request_ids=tuple(ids),
+                figures=(),
+                error=error,
+                examined_for_cache=sum(a.cached_tokens is not None for a in answers),
             ),
-        )  # fmt: skip
+        )
 
     async def _broke_off(
         self, live: Live, during: str, traces: Sequence[RequestTrace], answers: Sequence[Answer]

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.engine import RunningServer
-    from pytest_llmbench.records import CellResult, CellSpec, Prompt, Verdict
+    from pytest_llmbench.records import CellResult, CellSpec, Verdict
     from pytest_llmbench.runner import Live, Progress
 
 
-class BenchFailure(LlmbenchError, AssertionError):
+class BenchFailedError(LlmbenchError, AssertionError):
     """A cell has no valid number, or its number is not what was promised. The text is the whole message."""
 
 
@@ -262,9 +262,13 @@ class SetupRun:
         if self.results:
             for name in self.wishes.save:
                 saved.save(
-                    self.wishes.storage, name, key=self._key, when=self._started, run_folder=self.folder.name,
+                    self.wishes.storage,
+                    name,
+                    key=self._key,
+                    when=self._started,
+                    run_folder=self.folder.name,
                     results=self.results.values(),
-                )  # fmt: skip
+                )
         if self._journal is not None:
             self._journal.event("report", complete=report.complete, problems=self.problems)
         return report
@@ -305,13 +309,13 @@ class Bench:
     async def check(self, result: CellResult) -> tuple[Verdict, ...]:
         """Judge a result: every promised run valid, every threshold kept, nothing worse than what it is compared with.
 
-        Returns the verdicts; raises BenchFailure with the whole explanation. (A coroutine, because a verdict may need
+        Returns the verdicts; raises BenchFailedError with the whole explanation. (A coroutine, because a verdict may need
         more runs on fresh servers.)
         """
         verdicts = self._run.judge(result)
         message = verdict.explain(result, verdicts)
         if message:
-            raise BenchFailure(message)
+            raise BenchFailedError(message)
         return verdicts
 
     def _spec(self, cell_id: str) -> CellSpec:
@@ -319,9 +323,11 @@ class Bench:
             if spec.id == cell_id:
                 return spec
         raise InputError(
-            "cell", cell_id, f"not promised in this session (promised: {', '.join(c.id for c in self._run.cells)})",
+            "cell",
+            cell_id,
+            f"not promised in this session (promised: {', '.join(c.id for c in self._run.cells)})",
             "put it into the card's plan",
-        )  # fmt: skip
+        )
 
 
 def _now() -> str:

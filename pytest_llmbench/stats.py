@@ -130,9 +130,7 @@ def _status(spec: CellSpec, runs: Sequence[Attempt], reasons: Sequence[str]) -> 
 
 def headline(results: Iterable[CellResult], figure: str) -> float | None:
     """The mean of the decode cells' medians (METHOD: code and prose); None unless each cell has one."""
-    medians = [
-        s.median for r in results if r.spec.part == "decode" for s in r.summaries if s.name == figure
-    ]
+    medians = [s.median for r in results if r.spec.part == "decode" for s in r.summaries if s.name == figure]
     known = [m for m in medians if m is not None]
     return statistics.fmean(known) if known and len(known) == len(medians) else None
 

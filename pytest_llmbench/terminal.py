@@ -119,7 +119,9 @@ class _Heartbeat(threading.Thread):
         super().__init__(name="llmbench-progress", daemon=True)
         self._terminal, self._text, self._client = terminal, text, client
         self._reporter = terminal._reporter()  # noqa: SLF001 - one room
-        self._on_terminal = self._reporter.isatty() if callable(getattr(self._reporter, "isatty", None)) else self._reporter.isatty
+        self._on_terminal = (
+            self._reporter.isatty() if callable(getattr(self._reporter, "isatty", None)) else self._reporter.isatty
+        )
         self._ended = threading.Event()
         self._began = time.monotonic()
         self._chunks_before = client.chunks_received if client else 0

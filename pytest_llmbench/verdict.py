@@ -110,9 +110,15 @@ def _missed(cell: str, summary: Summary, kind: VerdictKind, word: str, limit: fl
         f"({summary.median / limit - 1:+.1%})"
     )
     return Verdict(
-        cell, summary.name, kind, failed=True, lines=(line,), value=summary.median, reference=limit,
+        cell,
+        summary.name,
+        kind,
+        failed=True,
+        lines=(line,),
+        value=summary.median,
+        reference=limit,
         change=summary.median / limit - 1,
-    )  # fmt: skip
+    )
 
 
 def _compared(cell: str, summary: Summary, kind: VerdictKind, reference: Reference, *, failed: bool) -> Verdict:
@@ -124,9 +130,15 @@ def _compared(cell: str, summary: Summary, kind: VerdictKind, reference: Referen
         f'saved session "{reference.name}" of {reference.when}, median of {reference.runs} runs',
     )
     return Verdict(
-        cell, summary.name, kind, failed=failed, lines=lines, value=summary.median, reference=reference.value,
+        cell,
+        summary.name,
+        kind,
+        failed=failed,
+        lines=lines,
+        value=summary.median,
+        reference=reference.value,
         change=change,
-    )  # fmt: skip
+    )
 
 
 def explain(result: CellResult, verdicts: Sequence[Verdict], *, facts: Sequence[str] = ()) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
@@ -36,7 +36,12 @@ class LlmClient:
     """
 
     def __init__(
-        self, base_url: str, *, connections: int = 16, silence_s: float = 1800.0, headers: Mapping[str, str] | None = None
+        self,
+        base_url: str,
+        *,
+        connections: int = 16,
+        silence_s: float = 1800.0,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.http = httpx.AsyncClient(
             base_url=base_url,
@@ -130,7 +135,7 @@ class LoopLag:
         self.samples = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> LoopLag:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._sample())
         return self
 

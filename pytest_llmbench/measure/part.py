@@ -49,9 +49,16 @@ class FigureKind:
 class Part(Protocol):
     """A part of the protocol: the figures it yields, and how to read a run."""
 
-    name: str
-    kinds: tuple[FigureKind, ...]
-    headline: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kinds(self) -> tuple[FigureKind, ...]: ...
+
+    @property
+    def headline(self) -> str:
+        """The figure that speaks for the part in one line."""
+        ...
 
     def read(self, spec: CellSpec, sent: Sequence[Sent], bounds: Bounds) -> RunReading:
         """Turn one run's requests into figures. Pure: raw files are read again by the same code."""
@@ -65,7 +72,9 @@ DECODE = FigureKind("decode_tok_s", "tok/s", "higher", "tokens after the first c
 TTFT = FigureKind("ttft_ms", "ms", "lower", "t_first - t_send")
 PREFILL = FigureKind("prefill_tok_s", "tok/s", "higher", "prompt tokens / TTFT of the same request")
 WORDS = FigureKind("words_s", "words/s", "higher", "words after the first chunk / (t_last - t_first)", gated=False)
-CHARS = FigureKind("characters_s", "chars/s", "higher", "characters after the first chunk / (t_last - t_first)", gated=False)
+CHARS = FigureKind(
+    "characters_s", "chars/s", "higher", "characters after the first chunk / (t_last - t_first)", gated=False
+)
 SERVER_DECODE = FigureKind(
     "server_decode_tok_s", "tok/s", "higher", "the server's timings: (predicted_n - 1) / predicted_ms", gated=False
 )
@@ -104,7 +113,9 @@ class SingleRequestPart:
                 "cached_tokens": answer.cached_tokens,
                 "finish_reason": answer.finish_reason,
                 "windows_tok_s": [round(rate, 3) for rate in fig.windows_tok_s(answer)],
-                "client_wait_ms": None if one.trace.t_send_ns is None else (one.trace.t_send_ns - one.trace.t_call_ns) / 1e6,
+                "client_wait_ms": None
+                if one.trace.t_send_ns is None
+                else (one.trace.t_send_ns - one.trace.t_call_ns) / 1e6,
             },
         )
 

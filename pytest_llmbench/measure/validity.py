@@ -39,7 +39,13 @@ class Reasons:
 
 
 def judge_request(
-    spec: CellSpec, trace: RequestTrace, answer: Answer, bounds: Bounds, *, prompt_tokens: int | None, cross_check: bool = True
+    spec: CellSpec,
+    trace: RequestTrace,
+    answer: Answer,
+    bounds: Bounds,
+    *,
+    prompt_tokens: int | None,
+    cross_check: bool = True,
 ) -> Reasons:
     """Apply every rule to one request.
 

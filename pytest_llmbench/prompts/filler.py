@@ -16,7 +16,7 @@ _LEVELS = ("INFO", "INFO", "INFO", "INFO", "DEBUG", "DEBUG", "WARN", "ERROR")
 _SERVICES = (
     "gateway", "billing", "search", "mailer", "storage", "login", "report", "router",
     "cache", "worker", "planner", "import", "export", "queue", "metrics", "backup",
-)  # fmt: skip
+)
 # {a} {b} {c}: words; {n}: 0-999; {m}: 10-99. Similar lengths on purpose: the tokens per line vary little.
 _MESSAGES = (
     "{a} {b} request took {n} ms, {m} rows of {c} sent to node {k}",

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pytest_llmbench import __version__, stats
 from pytest_llmbench.journal import plain
 from pytest_llmbench.measure import PARTS
-from pytest_llmbench.records import CellStatus, Direction, VerdictKind
+from pytest_llmbench.records import CellStatus, Direction, VerdictKind  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.contract import Contract
     from pytest_llmbench.records import CellResult, CellSpec, Summary, Verdict
 
-FORMAT = 1
 
 
 class _Model(BaseModel):
@@ -113,7 +112,7 @@ def build(
     decode = list(results.values())
     words = stats.headline(decode, "words_s")
     return Document(
-        llmbench_report=FORMAT,
+        llmbench_report=1,
         tool=f"pytest-llmbench {__version__}",
         session=session,
         started=started,

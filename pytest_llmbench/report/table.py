@@ -23,12 +23,19 @@ def render(document: Document) -> str:
     lines = [f"**{document.card['title']}**", ""]
     lines += [f"{line}  " for line in _setup(document)]
     lines += ["", *_headline(document), *_rows(document.cells)]
-    notes = [f"- {cell.id} {cell.status}: {_first_line(cell.reasons)}" for cell in document.cells if cell.status != "measured"]
+    notes = [
+        f"- {cell.id} {cell.status}: {_first_line(cell.reasons)}"
+        for cell in document.cells
+        if cell.status != "measured"
+    ]
     if notes:
         lines += ["", *notes]
     examined = sum(cell.requests_examined_for_cache for cell in document.cells)
     cached = sum(cell.requests_with_cached_tokens for cell in document.cells)
-    lines += ["", f"Cached prompt tokens: in {cached} of {examined} requests examined. {document.tool}, {document.started[:10]}."]
+    lines += [
+        "",
+        f"Cached prompt tokens: in {cached} of {examined} requests examined. {document.tool}, {document.started[:10]}.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -83,7 +90,7 @@ def _rows(cells: tuple[CellEntry, ...]) -> list[str]:
 
 
 def _value(median: float | None) -> str:
-    return "–" if median is None else shown(median, "").strip()
+    return "-" if median is None else shown(median, "").strip()
 
 
 def _result(cell: CellEntry) -> str:
