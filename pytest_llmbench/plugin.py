@@ -127,7 +127,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unplanned:  # a part that no card plans is not this session's business
         config.hook.pytest_deselected(items=unplanned)
         items[:] = [item for item in items if item not in unplanned]
-    order = {loaded.card.id: n for n, loaded in enumerate(config.stash[CARDS])}
+    loaded_cards: tuple[fixtures.LoadedCard, ...] = config.stash[CARDS]
+    order = {loaded.card.id: n for n, loaded in enumerate(loaded_cards)}
     # One card after the other: its server is started once.
     last = len(order)
     items.sort(key=lambda item: order[p.loaded.card.id] if (p := params.get(item)) else last)

@@ -111,7 +111,7 @@ def _binary(card: SetupCard) -> str:
     if isinstance(binary, BinaryByName):
         return resolve_binary(name=binary.name)
     if isinstance(binary, BinaryFromPackage):
-        return resolve_binary(package=binary.package)
+        return resolve_binary(package=binary.package.replace("-", "_"))
     if isinstance(binary, BinaryInWrapper):
         return binary.in_wrapper or ""
     raise CardError(
@@ -123,7 +123,7 @@ def _binary(card: SetupCard) -> str:
 
 
 def _engine_facts(card: SetupCard, binary: str) -> dict[str, Any]:
-    identity = engine_identity(binary)
+    identity = engine_identity(binary, env=card.server.env)
     promised = getattr(card.engine.binary, "sha256", None)
     if promised is not None and promised != identity.sha256:
         raise PromiseBrokenError("engine.binary.sha256", promised, identity.sha256, "this is another build")
