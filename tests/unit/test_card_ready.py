@@ -17,55 +17,35 @@ from pytest_llmbench.plan import cells
 CARDS = Path(__file__).parents[2] / "bench_suites" / "cards"
 ALL = sorted(CARDS.glob("*.json"))
 
-# The command as the page prints it, section "Setup", step 2.
-PAGE_ENV = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "<GPU1-UUID>"}
-PAGE_COMMAND = [
-    "llama-server",
-    "-m",
-    "Qwen3.8-35B-A3B-Q4_K_M.gguf",
-    "--alias",
-    "qwen38-35b-a3b-distill-q4km",
-    "-ngl",
-    "all",
-    "--n-cpu-moe",
-    "27",
-    "-lm",
-    "none",
-    "-fit",
-    "off",
-    "-fa",
-    "on",
-    "-c",
-    "262144",
-    "-np",
-    "4",
-    "-kvu",
-    "-b",
-    "2048",
-    "-ub",
-    "2048",
-    "-t",
-    "8",
-    "-tb",
-    "8",
-    "--jinja",
-    "--temp",
-    "0.6",
-    "--top-p",
-    "0.95",
-    "--top-k",
-    "20",
-    "--seed",
-    "42",
-    "--host",
-    "127.0.0.1",
-    "--port",
-    "8888",
-    "--cache-ram",
-    "0",
-    "--no-webui",
-    "--metrics",
-]
+# As the page prints it, section "Setup", step 2.
+PAGE_COMMAND = r"""
+    CUDA_DEVICE_ORDER=PCI_BUS_ID \
+      CUDA_VISIBLE_DEVICES=<GPU1-UUID> llama-server \
+      -m Qwen3.8-35B-A3B-Q4_K_M.gguf \
+      --alias qwen38-35b-a3b-distill-q4km \
+      -ngl all \
+      --n-cpu-moe 27 \
+      -lm none \
+      -fit off \
+      -fa on \
+      -c 262144 \
+      -np 4 \
+      -kvu \
+      -b 2048 \
+      -ub 2048 \
+      -t 8 \
+      -tb 8 \
+      --jinja \
+      --temp 0.6 \
+      --top-p 0.95 \
+      --top-k 20 \
+      --seed 42 \
+      --host 127.0.0.1 \
+      --port 8888 \
+      --cache-ram 0 \
+      --no-webui \
+      --metrics
+"""
 
 
 def test_the_four_ready_cards_are_there() -> None:
@@ -111,9 +91,9 @@ def test_the_schema_describes_fields_for_editors() -> None:
 def test_the_first_cards_command_is_the_pages_token_by_token() -> None:
     card = SetupCard.load(CARDS / "rtx5060ti-qwen38-35b-a3b-q4km.json")
     assert card.engine.binary is not None
-    command = [card.engine.binary.model_dump()["name"], *card.server.args]
-    assert command == PAGE_COMMAND
-    assert dict(card.server.env) == PAGE_ENV
+    env = [f"{name}={value}" for name, value in card.server.env.items()]
+    command = [*env, card.engine.binary.model_dump()["name"], *card.server.args]
+    assert command == PAGE_COMMAND.replace("\\\n", "").split()
     assert card.server.wrapper == ()
     assert card.server.complete
     assert (card.context, card.slots, card.unified_cache, card.slot_context) == (262144, 4, True, 262144)

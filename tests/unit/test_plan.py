@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.card import SetupCard
-from pytest_llmbench.plan import canonical_sha256, cells, definition, fit_sizes, identity, identity_sha256, plan_sha256
+from pytest_llmbench.plan import (
+    canonical_sha256,
+    cell_sha256,
+    cells,
+    definition,
+    fit_sizes,
+    identity,
+    identity_sha256,
+    plan_sha256,
+)
 
 ALL_PARTS = ["fit", "long_answer", "context", "concurrency", "prefill", "decode"]  # not in their order on purpose
 BASE: dict[str, Any] = {
@@ -155,6 +164,8 @@ def test_unhashed_weights_are_told_apart_by_size_and_file() -> None:
 def test_plan_digest_has_definitions_and_no_counts_of_runs() -> None:
     assert plan_sha256(card(plan__decode__runs=9)) == plan_sha256(card())
     assert plan_sha256(card(plan__decode__max_tokens=500)) != plan_sha256(card())
+    fewer = cells(card(plan__parts=["decode"], plan__decode__runs=9))
+    assert [cell_sha256(spec) for spec in fewer] == [cell_sha256(spec) for spec in cells(card())[:2]]
     assert {"runs", "warmups"}.isdisjoint(definition(cells(card())[0]))
 
 
