@@ -24,18 +24,17 @@ SLOTS = Flag(("-np", "--parallel"), "LLAMA_ARG_N_PARALLEL")
 BATCH = Flag(("-b", "--batch-size"), "LLAMA_ARG_BATCH")
 MICRO_BATCH = Flag(("-ub", "--ubatch-size"), "LLAMA_ARG_UBATCH")
 ALIAS = Flag(("-a", "--alias"), "LLAMA_ARG_ALIAS")
-MODEL = Flag(("-m", "--model"), "LLAMA_ARG_MODEL")
-DRAFT_MODEL = Flag(("-md", "--model-draft", "--spec-draft-model"), "LLAMA_ARG_MODEL_DRAFT")
+MODEL = Flag(("-m", "--model"))
+DRAFT_MODEL = Flag(("-md", "--model-draft", "--spec-draft-model"))
 CACHE_TYPE_K = Flag(("-ctk", "--cache-type-k"), "LLAMA_ARG_CACHE_TYPE_K")
 CACHE_TYPE_V = Flag(("-ctv", "--cache-type-v"), "LLAMA_ARG_CACHE_TYPE_V")
-HOST = Flag(("--host",), "LLAMA_ARG_HOST")
-PORT = Flag(("--port",), "LLAMA_ARG_PORT")
+HOST = Flag(("--host",))
+PORT = Flag(("--port",))
 UNIFIED = Flag(("-kvu", "--kv-unified"), "LLAMA_ARG_KV_UNIFIED")
 NOT_UNIFIED = Flag(("-no-kvu", "--no-kv-unified"))
 
 WHOLE_NUMBERS = (CONTEXT, SLOTS, BATCH, MICRO_BATCH)
-_DRAFT_PREFIXES = ("--spec-", "--draft", "--model-draft")
-_DRAFT_NAMES = frozenset({"-md", "-cd", "-td", "-tbd", "-ngld", "-devd", "-ctkd", "-ctvd", "-cmoed", "-ncmoed"})
+_DRAFT_NAMES = frozenset({"-md", "-cd", "-td", "-tbd", "-ngld", "-devd", "-ctkd", "-ctvd", "-cmoed", "-ncmoed", "-otd"})
 
 
 def values(args: Sequence[str], flag: Flag) -> Iterator[tuple[int, str | None]]:
@@ -80,10 +79,11 @@ def draft_settings(args: Sequence[str]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for at, word in enumerate(args):
         name, equals, value_ = word.partition("=")
-        if name not in _DRAFT_NAMES and not name.startswith(_DRAFT_PREFIXES):
-            continue
-        following = args[at + 1] if at + 1 < len(args) and not args[at + 1].startswith("-") else None
-        found[name] = value_ if equals else following
+        if name in _DRAFT_NAMES or (name.startswith("--") and ("draft" in name or name.startswith("--spec-"))):
+            following = args[at + 1] if at + 1 < len(args) else None
+            if following is not None and following.startswith("-") and whole_number(following) is None:
+                following = None
+            found[name] = value_ if equals else following
     return found
 
 

@@ -135,6 +135,11 @@ def definition(spec: CellSpec) -> dict[str, Any]:
     return {key: value for key, value in asdict(spec).items() if key not in {"runs", "warmups"}}
 
 
+def cell_sha256(spec: CellSpec) -> str:
+    """SHA-256 of one cell's definition; what prompts derive from it stay the same when other cells come or go."""
+    return canonical_sha256(definition(spec))
+
+
 def plan_sha256(card: SetupCard) -> str:
     """SHA-256 of all cell definitions of the plan, in order."""
     return canonical_sha256([definition(spec) for spec in cells(card)])

@@ -24,7 +24,7 @@ def faults(card: SetupCard) -> list[Fault]:
 
 def nearest(word: str, known: list[str]) -> str:
     """A remedy that names the nearest known word, if one is near, and all of them."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.55)
     return (f"did you mean {near[0]!r}? " if near else "") + f"known: {', '.join(known)}"
 
 

@@ -37,6 +37,7 @@ _REMEDIES = {
 }
 _LOOKS_LIKE = {
     "int_type": "a whole number",
+    "int_from_float": "a whole number",
     "float_type": "a number",
     "tuple_type": "a list",
     "mapping_type": "an object",
@@ -51,7 +52,8 @@ def load(kind: type[C], path: Path) -> C:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        faults = [fault for one in error.errors(include_url=False) for fault in _faults(kind, one)]
+        errors = error.errors(include_url=False)
+        faults = [fault for one in errors if not _follows(one, errors) for fault in _faults(kind, one)]
     raise _as_error(path, faults)
 
 
@@ -100,9 +102,15 @@ def _parse(path: Path, text: str) -> None:
         raise CardError(str(path), None, f"is a {type(data).__name__}, not an object", "a card is one object: {…}")
 
 
+def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
+    """A list that only counts as too short because entries of it were refused."""
+    loc = error["loc"]
+    return error["type"] == "too_short" and any(one["loc"][: len(loc)] == loc != one["loc"] for one in errors)
+
+
 def _faults(kind: type[CardModel], error: ErrorDetails) -> list[Fault]:
     """One of pydantic's errors in the card's words."""
-    place = [part for part in error["loc"] if not _is_tag(part)]
+    place = [part for part in error["loc"] if not _is_tag(part) and part != "[key]"]
     field = _dotted(place)
     type_, context = error["type"], error.get("ctx", {})
     if type_ == "card_faults":
@@ -120,10 +128,14 @@ def _faults(kind: type[CardModel], error: ErrorDetails) -> list[Fault]:
         return [Fault(field, _quoted(field, value), "unknown value", nearest(str(value), known))]
     if type_ == "string_pattern_mismatch":
         words = PATTERN_WORDS.get(context["pattern"], f"text that fits {context['pattern']}")
-        return [Fault(field, _quoted(field, value), "has another form than it must have", f"write {words}")]
+        return [Fault(field, _quoted(field, value), "is not in the right form", f"write {words}")]
     reason = (
         error["msg"].replace("Input should be", "must be").replace("a valid tuple", "a list").replace("a valid ", "a ")
     )
+    if type_ in {"greater_than", "greater_than_equal"}:
+        limit = f"above {context['gt']:g}" if "gt" in context else f"at least {context['ge']:g}"
+        remedy = "write such a number, or leave the field out"
+        return [Fault(field, _quoted(field, value), f"must be {limit}", remedy)]
     if type_ in _LOOKS_LIKE:
         reason = f"must be {_LOOKS_LIKE[type_]}, is {_json_type(value)}"
     return [Fault(field, _quoted(field, value), reason[:1].lower() + reason[1:], _REMEDIES.get(type_, ""))]
@@ -134,7 +146,14 @@ def _quoted(field: str, value: object) -> object:
 
 
 def _json_type(value: object) -> str:
-    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+    names = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number with a fraction",
+        str: "text",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(value), "null")
 
 

@@ -1,6 +1,7 @@
 """The sections ``server``, ``sampling`` and ``thinking``: how the server is started and what every request carries."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Self, cast
 
 from pydantic import Field, JsonValue, model_validator
@@ -49,40 +50,34 @@ class Server(Stated):
 
     @model_validator(mode="after")
     def _sources_name_fields(self) -> Self:
-        names = {word.partition("=")[0] for word in self.args if word.startswith("-")} | set(self.env)
-        names |= {"wrapper", "args", "env", "secrets"}
+        # In place of the base's check: here sources name arguments. All of the section's faults are told together.
         refuse(
             [
-                Fault(f"sources.{key}", None, "is in neither args nor env", f"known here: {', '.join(sorted(names))}")
-                for key in self.sources
-                if key not in names
+                *secret.faults({"args": self.args, "wrapper": self.wrapper}, self.env),
+                *self._unreadable(),
+                *self._unknown(),
             ]
         )
         return self
 
-    @model_validator(mode="after")
-    def _arguments_can_be_read(self) -> Self:
-        faults = list(secret.faults({"args": self.args, "wrapper": self.wrapper}, self.env))
+    def _unreadable(self) -> Iterator[Fault]:
         for flag in reading.WHOLE_NUMBERS:
             for at, text in reading.values(self.args, flag):
-                name = self.args[at].partition("=")[0]
                 if text is None or (reading.whole_number(text) is None and not secret.PLACEHOLDER.search(text)):
-                    faults.append(
-                        Fault(
-                            f"args[{at}]",
-                            None,
-                            f"{name} needs a whole number, found {text!r}",
-                            "write it after the flag",
-                        )
-                    )
-        given = {word.partition("=")[0] for word in self.args} | set(self.env)
-        faults += [
-            Fault(f"secrets.{key}", None, "is in args or env too", "leave it in secrets only")
-            for key in self.secrets
-            if key in given
-        ]
-        refuse(faults)
-        return self
+                    reason = f"{self.args[at].partition('=')[0]} needs a whole number, found {text!r}"
+                    yield Fault(f"args[{at}]", None, reason, "write the number as the next entry")
+
+    def _unknown(self) -> Iterator[Fault]:
+        given = {word.partition("=")[0] for word in self.args if word.startswith("-")} | set(self.env)
+        names = given | {"wrapper", "args", "env", "secrets"}
+        for key in self.sources:
+            if key not in names:
+                yield Fault(
+                    f"sources.{key}", None, "is in neither args nor env", f"known here: {', '.join(sorted(names))}"
+                )
+        for key in self.secrets:
+            if key in given:
+                yield Fault(f"secrets.{key}", None, "is in args or env too", "leave it in secrets only")
 
     @property
     def placeholders(self) -> tuple[Placeholder, ...]:
