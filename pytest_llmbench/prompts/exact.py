@@ -68,7 +68,7 @@ async def exact_prompt(counter: TokenCounter, *, n: int, nonce: str, tail: str, 
 
 
 def _compose(nonce: str, lines: int, padding: str, tail: str) -> str:
-    return f"{nonce}\n\n{filler_log(lines, nonce)}End of the log.{padding}\n\n{tail}"
+    return f"{nonce}\n\n{filler_log(lines, nonce)}End of the log:{padding} end.\n\n{tail}"
 
 
 def _step(lines: int, pads: int, missing: int, per_line: float) -> tuple[int, int]:
