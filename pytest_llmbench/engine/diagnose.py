@@ -322,5 +322,6 @@ def failure_text(
     if found is not None:
         lines += [f"  known cause: {found.cause}", f"  remedy: {found.remedy}"]
     last = tail(log)
-    lines += [f"  last {len(last)} log lines:", *(f"    {line}" for line in last)] if last else ["  the log is empty"]
+    label = "last log line:" if len(last) == 1 else f"last {len(last)} log lines:"
+    lines += [f"  {label}", *(f"    {line}" for line in last)] if last else ["  the log is empty"]
     return "\n".join([*lines, f"  whole log: {log_path}"])

@@ -8,7 +8,6 @@ import re
 import signal
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -24,6 +23,7 @@ from pytest_llmbench.errors import ServerDiedError, ServerStartError
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from pytest_llmbench.engine import LaunchSpec
 
@@ -91,7 +91,7 @@ async def start_llama_server(spec: LaunchSpec, *, start_number: int, log_path: P
     for attempt in range(1, _BIND_ATTEMPTS + 1):
         with _port(spec) as port:
             launch = prepare(spec, port)
-            process = _spawn(spec, launch, start_number, log_path)
+            process = _spawn(launch, start_number, log_path)
             try:
                 return await _until_ready(process, spec, launch, start_number)
             except _EndedError as error:
@@ -117,7 +117,7 @@ def _port(spec: LaunchSpec) -> AbstractContextManager[int]:
     return nullcontext(0) if is_container(spec.wrapper) else reserved_port()
 
 
-def _spawn(spec: LaunchSpec, launch: Launch, start_number: int, log_path: Path) -> ServerProcess:
+def _spawn(launch: Launch, start_number: int, log_path: Path) -> ServerProcess:
     header = [log_header(start_number, launch.argv, launch.env)]
     header += [f"changed by us: {'; '.join(launch.changes)}"] if launch.changes else []
     try:

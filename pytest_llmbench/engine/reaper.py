@@ -48,6 +48,8 @@ class Reaper:
     def _start_where_needed(self) -> None:
         if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
             return
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
         if self._owner != os.getpid():
             self._groups = set()  # after a fork: the parent's groups are the parent's business
             self._owner = os.getpid()
@@ -70,9 +72,7 @@ class Reaper:
             self._process.stdin.write(line.encode("ascii"))
         except BrokenPipeError:
             # Somebody ended the helper. A new one learns every group that is still ours.
-            self._process.stdin.close()
             self._process.wait()
-            self._process = None
             self._start_where_needed()
 
 
