@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,16 @@ MARKER = "llmbench(part): a benchmark of one part of the setup card's plan; one 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
+    """Keep a way to the real terminal, before pytest's capture begins: a benchmark is silent for minutes otherwise."""
+    with contextlib.suppress(OSError):  # no standard output at all: no progress either
+        descriptor = os.dup(1)
+        early_config.stash[terminal.REAL_STDOUT] = descriptor
+        early_config.add_cleanup(lambda: os.close(descriptor))
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_llmbench import stats
 from pytest_llmbench.client import parse
 from pytest_llmbench.client.http import LoopLag
+from pytest_llmbench.engine.command import redact
 from pytest_llmbench.errors import ServerError
 from pytest_llmbench.measure import PARTS
 from pytest_llmbench.measure.part import Sent
@@ -159,7 +160,7 @@ class Runner:
                 "server ready",
                 start=self._starts,
                 pid=server.pid,
-                argv=server.argv,
+                argv=redact(server.argv),
                 observer_changes=server.observer_changes,
                 ready_s=server.ready_s,
                 log=server.log_path.name,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench import contract as contracts
 from pytest_llmbench import machine, plan, prompts, verdict
 from pytest_llmbench.client import LlmClient
-from pytest_llmbench.engine import factory
+from pytest_llmbench.engine import from_card
 from pytest_llmbench.errors import InputError, LlmbenchError
 from pytest_llmbench.files import write_json, write_text
 from pytest_llmbench.history import saved
@@ -135,17 +135,17 @@ class SetupRun:
             progress=self._progress,
             retry=RetryPolicy(),
             warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
-            verify=lambda server: factory.verify(self.card, server),
+            verify=lambda server: from_card.verify(self.card, server),
             prepare=self._write_contract,
         )
 
-    def _check_promises(self) -> factory.Setup:
+    def _check_promises(self) -> from_card.Setup:
         self._progress.phase("checking the card against this machine")
         here = machine.detect()
         self.environment |= {"machine": here.to_json(), "software": machine.software()}
         promised = self.card.hardware.gpus
         machine.require_gpus(None if promised is None else [(g.name, g.uuid, g.count) for g in promised], here)
-        setup = factory.resolve(
+        setup = from_card.resolve(
             self.card,
             variables=self.wishes.variables,
             model=self.wishes.model,
@@ -155,7 +155,7 @@ class SetupRun:
         self.environment |= {"engine": setup.engine_facts, "model": setup.model_facts}
         self._key = {
             "card_id": self.card.id,
-            "card": plan.identity(self.card) | {"model": {"sha256": setup.model_facts["sha256"]}},
+            "card": self._identity(setup),
             "machine": {
                 "host_id": here.host_id,
                 "cpu": here.cpu,
@@ -167,9 +167,19 @@ class SetupRun:
             saved.refuse_other(self._saved, self._key)
         return setup
 
+    def _identity(self, setup: from_card.Setup) -> dict[str, Any]:
+        """What makes numbers comparable; of the plan only the cells that this session promises."""
+        whole = plan.identity(self.card)
+        promised = {spec.id for spec in self.cells}
+        return whole | {
+            "model": {"sha256": setup.model_facts["sha256"]},
+            "cells": {cell: definition for cell, definition in whole["cells"].items() if cell in promised},
+            "prompts_version": prompts.PROMPTS_VERSION,
+        }
+
     def _connect(self, server: RunningServer) -> LlmClient:
         most = max((spec.requests_per_run for spec in self.cells), default=1)
-        return LlmClient(server.base_url, connections=most + 1, silence_s=self.wishes.silence_timeout_s)
+        return LlmClient(server.base_url, connections=most + 1, silence_s=self.wishes.silence_timeout_s, headers=server.headers)
 
     async def _write_contract(self, live: Live) -> None:
         """Fix the promise: prompts are built now, so that their hashes stand in it before the first request."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.client import LlmClient
     from pytest_llmbench.records import Attempt, CellSpec
 
+REAL_STDOUT: pytest.StashKey[int] = pytest.StashKey()
 _HEARTBEAT_S = {True: 0.5, False: 15.0}  # on a terminal a line that moves; in a log a line now and then
 
 
@@ -39,6 +43,13 @@ class Terminal:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._beat: _Heartbeat | None = None
+        self._screen: Screen | None = None
+
+    def pytest_sessionstart(self) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        descriptor = self._config.stash.get(REAL_STDOUT, None)
+        if reporter is not None and descriptor is not None and reporter.verbosity >= 0:
+            self._screen = Screen(descriptor, reporter)
 
     # ---- hooks ----
 
@@ -49,6 +60,9 @@ class Terminal:
     def pytest_runtest_teardown(self) -> Any:
         self._quiet()
         return (yield)
+
+    def pytest_keyboard_interrupt(self) -> None:
+        self._quiet()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for folder, table in self._config.stash[SETUPS].tables:
@@ -81,32 +95,52 @@ class Terminal:
             said = value if own.valid else f"{value}, invalid: {own.reasons[0] if own.reasons else 'no value'}"
         seconds = (attempt.t_end_ns - attempt.t_start_ns) / 1e9
         self._quiet()
-        self._line(f"  {spec.id} {which}: {said} ({seconds:.1f} s)")
+        if self._screen is not None:
+            self._screen.line(f"  {spec.id} {which}: {said} ({seconds:.1f} s)")
 
     # ---- writing ----
 
     def _show(self, text: str, client: LlmClient | None) -> None:
         self._quiet()
-        reporter = self._reporter()
-        if reporter is None or reporter.verbosity < 0:
-            return
-        self._beat = _Heartbeat(self, text, client)
-        self._beat.start()
+        if self._screen is not None:
+            self._beat = _Heartbeat(self._screen, text, client)
+            self._beat.start()
 
     def _quiet(self) -> None:
         if self._beat is not None:
             self._beat.stop()
             self._beat = None
 
-    def _line(self, text: str) -> None:
-        reporter = self._reporter()
-        if reporter is not None and reporter.verbosity >= 0:
-            reporter.ensure_newline()
-            reporter.write_line(text)
-            reporter.flush()
 
-    def _reporter(self) -> Any:
-        return self._config.pluginmanager.get_plugin("terminalreporter")
+class Screen:
+    """The real terminal (or log) behind pytest's capture: a copy of its descriptor, taken before the capture began.
+
+    Lines are whole: pytest's own line of dots is ended first.
+    """
+
+    def __init__(self, descriptor: int, reporter: Any) -> None:
+        self._descriptor, self._reporter = descriptor, reporter
+        self.is_terminal = os.isatty(descriptor)
+        self._lock = threading.Lock()
+
+    def line(self, text: str) -> None:
+        """Write a line for good."""
+        self._write(f"\r\x1b[K{text}\n" if self.is_terminal else f"{text}\n")
+
+    def passing(self, text: str) -> None:
+        """Write a line that the next one replaces; on a terminal only."""
+        if self.is_terminal:
+            self._write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+
+    def _write(self, text: str) -> None:
+        with self._lock:
+            if self._reporter.currentfspath:  # pytest is in the middle of a line of dots
+                text = f"\n{text}"
+                self._reporter.currentfspath = None
+            data = text.encode()
+            with contextlib.suppress(OSError):  # a closed terminal must not end a measurement
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
 
 
 class _Heartbeat(threading.Thread):
@@ -115,28 +149,20 @@ class _Heartbeat(threading.Thread):
     It reads one counter; nothing is parsed while a run is measured.
     """
 
-    def __init__(self, terminal: Terminal, text: str, client: LlmClient | None) -> None:
+    def __init__(self, screen: Screen, text: str, client: LlmClient | None) -> None:
         super().__init__(name="llmbench-progress", daemon=True)
-        self._terminal, self._text, self._client = terminal, text, client
-        self._reporter = terminal._reporter()  # noqa: SLF001 - one room
-        self._on_terminal = (
-            self._reporter.isatty() if callable(getattr(self._reporter, "isatty", None)) else self._reporter.isatty
-        )
+        self._screen, self._text, self._client = screen, text, client
         self._ended = threading.Event()
         self._began = time.monotonic()
         self._chunks_before = client.chunks_received if client else 0
 
     def run(self) -> None:
-        shown = False
-        while not self._ended.wait(_HEARTBEAT_S[self._on_terminal]):
+        while not self._ended.wait(_HEARTBEAT_S[self._screen.is_terminal]):
             line = f"  {self._text}: {time.monotonic() - self._began:.0f} s{self._received()}"
-            if self._on_terminal:
-                self._reporter.rewrite(line, erase=True)
-                shown = True
+            if self._screen.is_terminal:
+                self._screen.passing(line)
             else:
-                self._terminal._line(line)  # noqa: SLF001
-        if shown:
-            self._reporter.rewrite("", erase=True)
+                self._screen.line(line)
 
     def _received(self) -> str:
         if self._client is None:
@@ -147,6 +173,7 @@ class _Heartbeat(threading.Thread):
     def stop(self) -> None:
         self._ended.set()
         self.join()
+        self._screen.passing("")
 
 
 def _plan_words(card: Any, cells: Any) -> str:

@@ -82,7 +82,15 @@ def load(storage: Path, name: str, card: str) -> dict[str, Any]:
 
 def refuse_other(saved: dict[str, Any], key: dict[str, Any]) -> None:
     """Raise InputError with every difference, unless card identity and machine are the same."""
-    differences = list(_differences(saved["key"], key))
+    old, new = saved["key"], key
+    if "cells" in old.get("card", {}) and "cells" in new["card"]:
+        # A cell that only one side has is no contradiction: it has no reference, and the verdict says so.
+        both = old["card"]["cells"].keys() & new["card"]["cells"].keys()
+        old, new = (
+            side | {"card": side["card"] | {"cells": {cell: side["card"]["cells"][cell] for cell in both}}}
+            for side in (old, new)
+        )
+    differences = list(_differences(old, new))
     if differences:
         listed = "\n    ".join(differences)
         raise InputError(

@@ -60,6 +60,5 @@ class PromptBook:
                 client.http, self._card.thinking.request_fields(on=spec.thinking), self._learnt[spec.thinking]
             )
             # By the cell's own definition: another cell added to the plan leaves this one's prompts as they were.
-            digest = plan.canonical_sha256(plan.definition(spec))
-            self._built[key] = await prompts.build(spec, digest, run, attempt, request, counter)
+            self._built[key] = await prompts.build(spec, plan.cell_sha256(spec), run, attempt, request, counter)
         return self._built[key]

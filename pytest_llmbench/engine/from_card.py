@@ -11,8 +11,8 @@ from pytest_llmbench import card_args
 from pytest_llmbench.card import expand_path
 from pytest_llmbench.card.build import BinaryByName, BinaryByPath, BinaryFromPackage, BinaryInWrapper
 from pytest_llmbench.engine import LaunchSpec, models
+from pytest_llmbench.engine.factory import starter
 from pytest_llmbench.engine.hashing import hash_file
-from pytest_llmbench.engine.llama_server import start_llama_server
 from pytest_llmbench.engine.version import engine_identity, resolve_binary
 from pytest_llmbench.errors import CardError, InputError, PromiseBrokenError
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.card.weights import Weights
     from pytest_llmbench.engine import RunningServer, StartServer
-
-KINDS: dict[str, StartServer] = {"llama-server": start_llama_server}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,13 @@ def resolve(
     variables: values of the card's placeholders, without their brackets. model: a file to use in place of the card's
     (its size and hash must be the card's all the same). Raises CardError, InputError, PromiseBrokenError.
     """
+    if not card.server.complete:
+        raise CardError(
+            "server.complete",
+            False,  # noqa: FBT003
+            "the source of this card does not state the whole command line, so it cannot be repeated",
+            "copy the card, complete server.args, and remove server.complete",
+        )
     fill = _Filler(card, variables)
     binary = _binary(card)
     engine_facts: dict[str, Any] = {"kind": card.engine.kind, "binary": binary}
@@ -78,7 +83,7 @@ def resolve(
         env=tuple(env.items()),
         ready_timeout_s=ready_timeout_s,
     )
-    return Setup(spec, KINDS[card.engine.kind], engine_facts, facts)
+    return Setup(spec, starter(card.engine.kind), engine_facts, facts)
 
 
 class _Filler:
