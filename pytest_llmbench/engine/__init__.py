@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -18,7 +19,8 @@ class LaunchSpec:
 
     binary: absolute path of the program. args: the card's arguments exactly as written, without the program.
     model_path / draft_path: absolute paths that replace the values of ``-m`` / ``-md`` (added where the card has none).
-    changes: (flag, value) that the caller puts in place of the card's own (a context size for ``fit``), declared as such.
+    changes: (flag, value) that the caller puts in place of the card's own (a context size for ``fit``), declared as such;
+    an empty value is a switch.
     env: the card's environment, added to the caller's. wrapper: the card's words in front of the program.
     """
 
@@ -33,7 +35,11 @@ class LaunchSpec:
 
 
 class RunningServer(Protocol):
-    """A server that answered "ready" and is the process that was started."""
+    """A server that answered "ready" and is the process that was started.
+
+    pid: the process that listens, also behind a wrapper. observer_changes: what was changed in the card's command, in
+    words. headers: what each request must carry (an API key); a secret, never shown or stored.
+    """
 
     start_number: int
     base_url: str
@@ -44,6 +50,7 @@ class RunningServer(Protocol):
     ready_s: float
     props: dict[str, Any]
     models: dict[str, Any]
+    headers: Mapping[str, str]
 
     def exit_status(self) -> str | None:
         """``None`` while alive, else the exit in words (``exit code 1``, ``signal SIGKILL``)."""
@@ -59,6 +66,9 @@ class RunningServer(Protocol):
 
 
 class StartServer(Protocol):
-    """Start a server and wait until it is ready. Raises ServerStartError; leaves nothing running then."""
+    """Start a server and wait until it is ready, called in the main thread.
+
+    Raises ServerStartError, and InputError for arguments that cannot be measured; leaves nothing running then.
+    """
 
     async def __call__(self, spec: LaunchSpec, *, start_number: int, log_path: Path) -> RunningServer: ...

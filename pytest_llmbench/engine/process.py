@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from pytest_llmbench.engine._reaper import group_alive
+from pytest_llmbench.engine._reaper import group_alive, start_time
 from pytest_llmbench.engine.command import shell_line
 from pytest_llmbench.engine.reaper import REAPER
 from pytest_llmbench.errors import LlmbenchError, ServerError
@@ -60,7 +60,7 @@ class ServerProcess:
         self, popen: subprocess.Popen[bytes], argv: tuple[str, ...], log_path: Path, log_offset: int, started: float
     ) -> None:
         self._popen = popen
-        self._stopping = False
+        self._sent: set[int] = set()
         self._ended: float | None = None
         self.pid = popen.pid
         self.argv = argv
@@ -78,7 +78,7 @@ class ServerProcess:
     def exit_status(self) -> str | None:
         """None while alive, else the exit in words (``exit code 1``, ``signal SIGKILL (…)``)."""
         code = self.returncode()
-        return None if code is None else exit_in_words(code, by_us=self._stopping)
+        return None if code is None else exit_in_words(code, by_us=-code in self._sent)
 
     def lifetime_s(self) -> float:
         """Seconds from the start to the end as it was noticed, or to now."""
@@ -88,7 +88,7 @@ class ServerProcess:
     async def stop(self, *, term_again_s: float = 3.0, kill_s: float = 8.0) -> None:
         """End the whole group and reap it: TERM, TERM again, KILL; times in seconds from the call. Safe to call twice.
 
-        The caller closes its clients first: a llama-server with an open stream sits out the first TERM (FACTS).
+        The caller closes its clients first: a llama-server with an open stream sits out the first TERM.
         """
         try:
             for pause in self._stop_steps(term_again_s, kill_s):
@@ -109,8 +109,6 @@ class ServerProcess:
 
     def _stop_steps(self, term_again_s: float, kill_s: float) -> Iterator[float]:
         """Yields the pauses, so that one sequence serves with and without an event loop."""
-        if self.returncode() is None:
-            self._stopping = True
         strays = self._descendants()
         begun = time.monotonic()
         steps = [(0.0, signal.SIGTERM), (term_again_s, signal.SIGTERM), (kill_s, signal.SIGKILL)]
@@ -131,9 +129,14 @@ class ServerProcess:
         REAPER.forget(self.pid)
 
     def _alive(self) -> bool:
-        return self.returncode() is None or group_alive(self.pid)
+        if self.returncode() is None:
+            return True
+        # Reaped: whoever has this pid now is somebody else, and so is its group.
+        return start_time(self.pid) is None and group_alive(self.pid)
 
     def _signal(self, number: signal.Signals) -> None:
+        if self.returncode() is None:
+            self._sent.add(number)
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):

@@ -107,8 +107,17 @@ def test_without_the_reaper_the_parent_death_signal_is_enough(tmp_path: Path) ->
         assert gone([pids["server"]]) == []
 
 
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has come as far as ignoring this signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("SigIgn:")]
+    return bool(int(line.split()[1], 16) & (1 << (number - 1)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_reaper_ends_with_its_owner_and_ignores_other_signals(tmp_path: Path) -> None:
     with owner(tmp_path, []) as (process, pids):
+        assert wait_until(lambda: ignores(pids["reaper"], signal.SIGHUP))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(pids["reaper"], number)
         time.sleep(0.3)

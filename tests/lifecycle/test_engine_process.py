@@ -128,6 +128,20 @@ def test_the_pid_is_the_listener_behind_a_wrapper(tmp_path: Path) -> None:
     assert not alive(server.pid)
 
 
+def test_a_pid_that_came_back_as_another_process_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = spawn(["true"], env={}, log_path=tmp_path / "log")
+    while ours.returncode() is None:
+        time.sleep(0.01)
+    foreign = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        monkeypatch.setattr(ours, "pid", foreign.pid)  # what the kernel may do once ours is reaped
+        ours.kill()
+        assert foreign.poll() is None
+    finally:
+        foreign.kill()
+        foreign.wait()
+
+
 def test_an_exit_while_loading_tells_code_command_log_and_path(tmp_path: Path) -> None:
     log = tmp_path / "server-3.log"
     with pytest.raises(ServerStartError) as caught:
@@ -173,8 +187,8 @@ def test_killed_while_loading(tmp_path: Path) -> None:
 )
 def test_not_ready_in_time(tmp_path: Path, args: tuple[str, ...], state: str) -> None:
     with pytest.raises(ServerStartError) as caught:
-        start(spec(tmp_path, *args, timeout_s=1.0), tmp_path / "log")
-    assert "not ready after 1 s" in str(caught.value)
+        start(spec(tmp_path, *args, timeout_s=6.0), tmp_path / "log")
+    assert "not ready after 6 s" in str(caught.value)
     assert state in str(caught.value)
     assert children() == []
 
