@@ -63,7 +63,7 @@ def _times() -> Iterator[str]:
 
 
 def filler_log(lines: int, order: str = "") -> str:
-    """``lines`` log lines, each with its line end; about 32 tokens a line, so 1M tokens are about 31,000 lines.
+    """``lines`` log lines, each with its line end; about 36 tokens a line, so 1M tokens are about 28,000 lines.
 
     The same messages make up every log of one length, in a sequence that follows from ``order`` (a nonce): the token
     count stays almost the same, while two prompts share no run of text longer than a message. So a server that reuses

