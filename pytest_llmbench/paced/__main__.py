@@ -163,6 +163,7 @@ def _catch_signals(server: Server, pace: Pace, ended: asyncio.Event) -> None:
         if not server.busy:
             ended.set()
             return
+        server.ready = False
         server.freeze()
         server.on_idle = ended.set
         loop.call_later(pace.term_wait_s, ended.set)

@@ -46,7 +46,9 @@ class Slots:
             return
         for slot in self.slots:
             if slot.run is run:
-                slot.run, slot.last, slot.held, slot.last_used_ns = None, run, run.ask.prompt_ids, at_ns
+                slot.run, slot.last, slot.last_used_ns = None, run, at_ns
+                if run.schedule is not None:
+                    slot.held = run.ask.prompt_ids
         free = [slot for slot in self.slots if slot.run is None]
         if self.waiting and free:
             following = self.waiting.popleft()

@@ -1,0 +1,377 @@
+"""Every fault of the paced server, each in exactly the request that it was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.errors import ServerStartError
+from pytest_llmbench.paced import Pace, PacedProcess, running
+from pytest_llmbench.paced.probe import Reply, send
+
+CHAT = "/v1/chat/completions"
+
+
+def fast(**knobs: Any) -> Pace:
+    return Pace(**{"ttft_ms": 1, "tok_s": 2000, **knobs})
+
+
+def ask(server: PacedProcess, *, stream: bool = True, timeout_s: float = 60.0, **body: Any) -> Reply:
+    messages = [{"role": "user", "content": "Say hello."}]
+    asked = {"messages": messages, "max_tokens": 8, "stream": stream, "stream_options": {"include_usage": True}}
+    return send(server.address, CHAT, {**asked, "cache_prompt": False, **body}, timeout_s=timeout_s)
+
+
+def texts(reply: Reply) -> int:
+    return sum(
+        bool(event["choices"] and event["choices"][0]["delta"].get("content"))
+        for event in reply.events()
+        if isinstance(event, dict) and "choices" in event
+    )
+
+
+def whole(reply: Reply) -> bool:
+    """A stream with everything that an ideal one has."""
+    events = reply.events()
+    return reply.complete and texts(reply) == 8 and events[-1] == "[DONE]" and "usage" in events[-2]
+
+
+def broken_second(knobs: dict[str, Any], **body: Any) -> Reply:
+    """Three requests of which the second is broken; the first and the third must be whole."""
+    with running(fast(requests={"2": knobs})) as server:
+        first, second, third = ask(server), ask(server, **body), ask(server)
+    assert whole(first)
+    assert whole(third)
+    return second
+
+
+def test_error_in_the_stream() -> None:
+    reply = broken_second({"error_after": 3})
+    assert (reply.status, texts(reply), reply.complete) == (200, 3, True)
+    assert reply.events()[-1]["error"]["message"] == "Context size has been exceeded."
+
+
+def test_error_before_the_first_token() -> None:
+    reply = broken_second({"error_after": 0})
+    assert (reply.status, texts(reply), len(reply.events())) == (200, 0, 1)
+
+
+def test_error_without_streaming() -> None:
+    reply = broken_second({"error_after": 3}, stream=False)
+    assert (reply.status, reply.json()["error"]["code"]) == (500, 500)
+
+
+def test_drop() -> None:
+    reply = broken_second({"drop_after": 3})
+    assert (reply.status, texts(reply), reply.complete) == (200, 3, False)
+
+
+def test_drop_at_the_end_of_all_tokens() -> None:
+    reply = broken_second({"drop_after": 8})
+    assert (texts(reply), reply.complete) == (8, False)
+
+
+def test_a_fault_beyond_the_answer_never_happens() -> None:
+    assert whole(broken_second({"drop_after": 9}))
+
+
+def test_clean_end_without_finish() -> None:
+    reply = broken_second({"end_after": 3})
+    assert (texts(reply), reply.complete) == (3, True)
+    assert all(event["choices"][0]["finish_reason"] is None for event in reply.events())
+
+
+@pytest.mark.parametrize(
+    ("knobs", "missing"),
+    [
+        ({"usage": False}, "usage"),
+        ({"timings": False}, "timings"),
+        ({"done": False}, "[DONE]"),
+        ({"finish": False}, "finish"),
+    ],
+)
+def test_what_may_be_missing(knobs: dict[str, Any], missing: str) -> None:
+    reply = broken_second(knobs)
+    events = reply.events()
+    there = {key for event in events if isinstance(event, dict) for key in event} | {
+        e for e in events if isinstance(e, str)
+    }
+    if any(e["choices"] and e["choices"][0]["finish_reason"] for e in events if isinstance(e, dict)):
+        there.add("finish")
+    assert {"usage", "timings", "[DONE]", "finish"} - there == {missing}
+    assert (texts(reply), reply.complete) == (8, True)
+
+
+def test_no_timings_per_token() -> None:
+    reply = broken_second({"timings_per_token": False}, timings_per_token=True)
+    assert ["timings" in event for event in reply.events() if isinstance(event, dict)].count(True) == 1
+
+
+def test_counts_that_lie() -> None:
+    honest = broken_second({})
+    reply = broken_second({"prompt_count_error": 26, "cache_n": 5, "timings_extra": {"draft_n": 4}})
+    usage, timings = reply.events()[-2]["usage"], reply.events()[-2]["timings"]
+    assert usage["prompt_tokens"] == honest.events()[-2]["usage"]["prompt_tokens"] + 26
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 5}
+    assert timings["cache_n"] + timings["prompt_n"] == usage["prompt_tokens"]
+    assert timings["draft_n"] == 4
+
+
+def test_early_stop_and_truncation() -> None:
+    stopped = broken_second({"stop_after": 4})
+    assert (texts(stopped), stopped.events()[-3]["choices"][0]["finish_reason"]) == (3, "stop")
+    assert stopped.events()[-2]["usage"]["completion_tokens"] == 4
+    assert whole(broken_second({"stop_after": 4}, ignore_eos=True))
+    cut = broken_second({"truncate_after": 4})
+    assert (texts(cut), cut.events()[-3]["choices"][0]["finish_reason"]) == (4, "length")
+
+
+def test_an_http_error() -> None:
+    reply = broken_second({"http_error": 503})
+    assert (reply.status, reply.json()["error"]["code"]) == (503, 503)
+
+
+def test_a_hanging_stream_holds_its_slot_until_the_client_goes() -> None:
+    with running(fast(requests={"1": {"hang_after": 2}}), args=["-np", "1"]) as server:
+        with socket.create_connection(server.address, timeout=30) as one:
+            body = json.dumps({"prompt": "Hi", "n_predict": 8, "stream": True}).encode()
+            one.sendall(b"POST /completion HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            seen = b""
+            while seen.count(b"data: ") < 2:
+                seen += one.recv(65536)
+            one.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                one.recv(1)
+            assert send(server.address, "/slots").json()[0]["is_processing"] is True
+        assert whole(ask(server))
+        hung = server.truth(2)[0]
+    assert (hung.number, hung.end, len(hung.text_chunks)) == (1, "hang", 2)
+
+
+def test_a_client_that_goes_frees_its_slot() -> None:
+    with running(Pace(ttft_ms=5, tok_s=100), args=["-np", "1"]) as server:
+        send(server.address, CHAT, {"messages": [], "max_tokens": 5000, "stream": True}, stop_after_bytes=1000)
+        assert whole(ask(server))
+        assert [record.end for record in server.truth(2)] == ["cancelled", "done"]
+
+
+def test_one_error_can_end_all_streams_in_flight() -> None:
+    pace = Pace(ttft_ms=200, tok_s=50, requests={"3": {"ttft_ms": 300, "error_all_after": 3}})
+    with running(pace, args=["-np", "3"]) as server:
+        replies: list[Reply] = []
+        threads = [threading.Thread(target=lambda: replies.append(ask(server, max_tokens=500))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [reply.events()[-1].get("error", {}).get("code") for reply in replies] == [500] * 3
+        assert send(server.address, "/health").status == 200
+        assert [record.end for record in server.truth(3)] == ["error"] * 3
+
+
+def test_pings_are_comments() -> None:
+    with running(Pace(ttft_ms=500, tok_s=2000, ping_every_ms=20)) as server:
+        reply = ask(server)
+        truth = server.truth(1)[0]
+    assert whole(reply)
+    comments = [c for c in truth.chunks if c.kind == "comment"]
+    assert len(comments) == reply.parts.count(b":\n\n") >= 4
+    assert comments[0].actual_ns < truth.text_chunks[0].actual_ns
+
+
+def test_events_split_across_writes() -> None:
+    with running(Pace(ttft_ms=1, tok_s=10, split_bytes=100, split_gap_ms=10)) as server:
+        reply = ask(server, max_tokens=3)
+    assert (texts(reply), reply.complete, reply.events()[-1]) == (3, True, "[DONE]")
+    # Three chunks of some 250 bytes in pieces of 100, so far apart that a reader sees most of them on their own.
+    assert len(reply.reads) > len(reply.parts) + 2
+
+
+def test_events_joined_in_one_write() -> None:
+    with running(fast(events_per_write=3)) as server:
+        reply, truth = ask(server), server.truth(1)[0]
+    assert whole(reply)
+    assert [part.count(b'"content":"') for part in reply.parts] == [3, 3, 2, 0, 0]
+    starts = [chunk.actual_ns for chunk in truth.text_chunks]
+    assert [starts.count(t) for t in sorted(set(starts))] == [3, 3, 2]
+
+
+def test_a_stream_delimited_by_its_end() -> None:
+    reply = broken_second({"framing": "close"})
+    assert "transfer-encoding" not in reply.headers
+    assert whole(reply)
+
+
+# ---- the process
+
+
+@pytest.mark.parametrize(
+    ("knobs", "code"), [({"exit_code": 134}, 134), ({"exit_signal": "SIGKILL"}, -9), ({"exit_signal": "SIGABRT"}, -6)]
+)
+def test_death_in_mid_stream(knobs: dict[str, Any], code: int) -> None:
+    with running(fast(requests={"2": {"exit_after_tokens": 3, **knobs}})) as server:
+        assert whole(ask(server))
+        reply = ask(server)
+        assert server.process.wait(30) == code
+        assert (texts(reply), reply.complete) == (3, False)
+        assert [record.end for record in server.truth()] == ["done", "exit"]
+
+
+def test_death_after_so_many_requests() -> None:
+    with running(fast(exit_after_requests=2, exit_code=7)) as server:
+        assert whole(ask(server))
+        assert whole(ask(server))
+        assert server.process.wait(30) == 7
+
+
+def test_death_at_the_start() -> None:
+    words = "ggml: failed to allocate buffer for kv cache"
+    with pytest.raises(ServerStartError, match=words) as caught, running(Pace(start_log=words, start_exit=3)):
+        pytest.fail("it started")
+    assert "ended with 3" in str(caught.value)
+
+
+def test_loading_is_503_and_then_200() -> None:
+    with running(fast(load_s=1.0), wait=False) as server:
+        seen: list[int] = []
+        until = time.monotonic() + 60
+        while 200 not in seen and time.monotonic() < until:
+            try:
+                reply = send(server.address, "/health")
+            except ConnectionRefusedError:
+                seen.append(0)
+                time.sleep(0.005)
+                continue
+            if reply.status == 503:
+                assert reply.json()["error"] == {"message": "Loading model", "type": "unavailable_error", "code": 503}
+            seen.append(reply.status)
+    assert list(dict.fromkeys(seen)) == [0, 503, 200]
+
+
+def test_every_kth_start_is_slow(tmp_path: Path) -> None:
+    pace = fast(tok_s=1000, start_slow_every=2, start_slow_factor=4, counter_file=str(tmp_path / "starts"))
+    speeds = []
+    for _ in range(3):
+        with running(pace) as server:
+            speeds.append(ask(server).events()[-2]["timings"]["predicted_per_second"])
+    assert speeds == pytest.approx([1000, 250, 1000])
+
+
+def test_props_can_lie() -> None:
+    with running(fast(props={"n_ctx": 512, "model_path": "/elsewhere.gguf", "total_slots": 9})) as server:
+        props = send(server.address, "/props").json()
+    assert (props["default_generation_settings"]["n_ctx"], props["model_path"], props["total_slots"]) == (
+        512,
+        "/elsewhere.gguf",
+        9,
+    )
+
+
+def test_sigterm_idle_is_a_clean_exit() -> None:
+    with running(fast()) as server:
+        ask(server)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        assert "cleaning up before exit" in server.log()
+
+
+def test_sigterm_with_a_stream_open_waits_and_a_second_one_does_not() -> None:
+    with (
+        running(Pace(ttft_ms=1, tok_s=20), args=["-np", "1"]) as server,
+        socket.create_connection(server.address) as one,
+    ):
+        body = json.dumps({"prompt": "Hi", "n_predict": 5000, "stream": True}).encode()
+        one.sendall(b"POST /completion HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        one.recv(100)
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(0.5)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 1
+        assert [record.end for record in server.truth()] == ["shutdown"]
+
+
+def test_hanging_on_sigterm() -> None:
+    with running(fast(hang_on_sigterm=True)) as server:
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(0.5)
+        assert send(server.address, "/health").status == 200
+    assert server.process.returncode == -9
+
+
+def start(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_llmbench.paced", *args]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environ}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+
+
+def test_refusals_to_start(tmp_path: Path) -> None:
+    flag = start("--bogus")
+    assert (flag.returncode, flag.stderr) == (1, "error: invalid argument: --bogus\n")
+    missing = start("-m", str(tmp_path / "no.gguf"), "--port", "0")
+    assert missing.returncode == 1
+    assert f"failed to load model, '{tmp_path}/no.gguf'" in missing.stderr
+    assert "exiting due to model loading error" in missing.stderr
+    pace = start("-m", "x", LLMBENCH_PACED='{"tok_per_s": 3}')
+    assert pace.returncode == 1
+    assert "LLMBENCH_PACED.tok_per_s: unknown key" in pace.stderr
+    version = start("--version")
+    assert (version.returncode, version.stdout) == (0, "")
+    assert version.stderr.startswith("version: ")
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    with running(fast()) as server:
+        taken = start("-m", str(model), "--port", str(server.address[1]))
+    assert taken.returncode == 1
+    assert "couldn't bind HTTP server socket" in taken.stderr
+
+
+def test_the_pace_from_the_environment_and_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "pace.json"
+    file.write_text(json.dumps({"start_log": "from the file", "start_exit": 5}))
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    common = ("-m", str(model), "--port", "0")
+    environ = '{"start_log": "from the environment", "start_exit": 6}'
+    first = start(*common, LLMBENCH_PACED=environ)
+    assert (first.returncode, "from the environment" in first.stderr) == (6, True)
+    second = start(*common, "--paced-file", str(file), LLMBENCH_PACED=environ)
+    assert (second.returncode, "from the file" in second.stderr) == (5, True)
+
+
+def test_it_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\nfrom pytest_llmbench.paced import Pace, running\n"
+        "with running(Pace()) as server:\n    print(server.pid, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)}
+    gone = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env, check=False
+    )
+    assert gone.returncode == -9
+    pid, until = int(gone.stdout), time.monotonic() + 60
+    while time.monotonic() < until and _alive(pid):
+        time.sleep(0.05)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
