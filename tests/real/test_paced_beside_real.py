@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import importlib.util
 import re
 import subprocess
@@ -203,8 +204,6 @@ def test_the_timings_have_one_arithmetic(both: tuple[LlamaServer, LlamaServer]) 
 
 
 def test_a_kept_connection_has_the_same_headers(both: tuple[LlamaServer, LlamaServer]) -> None:
-    import http.client  # noqa: PLC0415 - only this test keeps a connection
-
     seen = []
     for server in both:
         connection = http.client.HTTPConnection(*address(server), timeout=60)
@@ -219,7 +218,7 @@ def test_the_words_of_the_log(both: tuple[LlamaServer, LlamaServer]) -> None:
     for server in both:
         log = server.log_path.read_text(encoding="utf-8", errors="replace")
         assert re.search(
-            r"^\d+\.\d\d\.\d{3}\.\d{3} I srv  llama_server: listening on http://127\.0\.0\.1:\d+$", log, re.M
+            r"^\d+\.\d\d\.\d{3}\.\d{3} I srv  llama_server: listening on http://127\.0\.0\.1:\d+$", log, re.MULTILINE
         )
         assert re.search(
             r"I srv    load_model: initializing, n_slots = 2, n_ctx_slot = 1024, kv_unified = 'false'", log
