@@ -96,17 +96,15 @@ def make_answer(pace: Pace, ask: Ask, *, n_ctx: int) -> Answer:
 def make_chunks(pace: Pace, answer: Answer) -> Iterator[Chunk]:
     """The chunks of an answer, one after the other; a character is never cut, so its tokens wait for its last byte."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    first, held, text = 0, 0, ""
+    first, text = 0, ""
     size = pace.first_chunk_tokens or pace.tokens_per_chunk
+    kind = answer.kind(0)
     for k in range(answer.texts):
-        kind = answer.kind(k)
-        ends_kind = k == answer.texts - 1 or answer.kind(k + 1) != kind
-        text += decoder.decode(answer.piece(k), final=ends_kind)
-        held += 1
+        following = answer.kind(k + 1) if k + 1 < answer.texts else None
+        text += decoder.decode(answer.piece(k), final=following != kind)
         silent = pace.silent_every and (k + 1) % pace.silent_every == 0
-        if not ends_kind and (held < size or silent or not text):
-            continue
-        if text:
+        if text and (following != kind or not (silent or k + 1 - first < size)):
             ids = tuple(answer.ids[i % len(answer.ids)] for i in range(first, k + 1))
             yield Chunk(last=k, tokens=k + 1 - first, kind=kind, ids=ids, text=text)
-            first, held, text, size = k + 1, 0, "", pace.tokens_per_chunk
+            first, text, size = k + 1, "", pace.tokens_per_chunk
+        kind = following or kind

@@ -16,8 +16,11 @@ BUILD = "b0-unknown"
 Event = tuple[str, bytes]  # (truth kind, SSE bytes)
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def dumps(data: Any) -> bytes:
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return _encode(data).encode("utf-8", "surrogatepass")
 
 
 def sse(data: Any) -> bytes:
@@ -160,7 +163,8 @@ class Speech:
             call["function"] = {**({"name": "look_up"} if self._first_tool else {}), "arguments": chunk.text}
             self._first_tool = False
             return dumps({"tool_calls": [call]})
-        return dumps({"reasoning_content" if chunk.kind == "reasoning" else "content": chunk.text})
+        key = b'{"reasoning_content":' if chunk.kind == "reasoning" else b'{"content":'
+        return key + dumps(chunk.text) + b"}"
 
     def _chat(self, delta: bytes, timings: dict[str, Any] | None, progress: dict[str, Any] | None) -> bytes:
         # Put together from bytes: this is on the timed path of every stream.

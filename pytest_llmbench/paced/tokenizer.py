@@ -44,6 +44,7 @@ def encode(text: str, *, add_bos: bool = False, parse_special: bool = True) -> l
     return ids
 
 
+@lru_cache(maxsize=65536)
 def piece_bytes(token: int) -> bytes:
     """The bytes that one id stands for. An id that no text gives stands for nothing."""
     if token in _SPECIAL_TEXT:

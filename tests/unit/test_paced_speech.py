@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
+import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -257,8 +260,6 @@ def test_thinking_can_be_switched_off_unless_told_otherwise() -> None:
 
 
 def test_slots_queue_and_a_queued_request_gets_no_byte() -> None:
-    import threading  # noqa: PLC0415 - only this test sends several at once
-
     with running(Pace(ttft_ms=50, tok_s=200), args=["-np", "2"]) as server:
         threads = [threading.Thread(target=stream, args=(server,), kwargs={"max_tokens": 100}) for _ in range(5)]
         for thread in threads:
@@ -282,8 +283,6 @@ def test_slots_queue_and_a_queued_request_gets_no_byte() -> None:
 
 
 def test_a_connection_serves_several_requests(ideal: PacedProcess) -> None:
-    import http.client  # noqa: PLC0415 - only this test keeps a connection
-
     connection = http.client.HTTPConnection(*ideal.address, timeout=30)
     body = json.dumps({"prompt": "Hi", "n_predict": 2, "stream": True})
     for _ in range(3):
@@ -301,3 +300,36 @@ def test_a_connection_serves_several_requests(ideal: PacedProcess) -> None:
     )
     assert len(json.loads(connection.getresponse().read())["tokens"]) == 1
     connection.close()
+
+
+def test_an_error_ends_the_connection(ideal: PacedProcess) -> None:
+    connection = http.client.HTTPConnection(*ideal.address, timeout=30)
+    connection.request("GET", "/nope")
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Connection"]) == (404, "close")
+    assert answer.headers["Keep-Alive"] is None
+    answer.read()
+    connection.close()
+
+
+def test_a_connection_ends_after_its_share_and_when_idle() -> None:
+    with running(Pace(ttft_ms=1, tok_s=2000, keep_alive_max=2, keep_alive_s=0.3)) as server:
+        for requests in (2, 1):
+            with socket.create_connection(server.address, timeout=30) as one:
+                for _ in range(requests):
+                    one.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                seen = b""
+                while part := one.recv(65536):
+                    seen += part
+                assert seen.count(b"HTTP/1.1 200 OK") == requests
+
+
+def test_requests_sent_ahead_are_answered_in_order(ideal: PacedProcess) -> None:
+    body = json.dumps({"prompt": "Hi", "n_predict": 3, "stream": True}).encode()
+    with socket.create_connection(ideal.address, timeout=30) as one:
+        one.sendall(b"POST /completion HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        one.sendall(b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+        seen = b""
+        while part := one.recv(65536):
+            seen += part
+    assert seen.index(b'"stop":true') < seen.index(b'{"status":"ok"}')
