@@ -111,10 +111,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("llmbench")
     if marker is None or "cell" not in metafunc.fixturenames:
         return
-    cards: tuple[fixtures.LoadedCard, ...] = metafunc.config.stash.get(CARDS, ())
     settings = metafunc.config.stash.get(SETTINGS, None)
+    if settings is None:  # one item that says why it is skipped
+        metafunc.parametrize("cell", [None], indirect=True, ids=[pytest.HIDDEN_PARAM])
+        return
+    cards: tuple[fixtures.LoadedCard, ...] = metafunc.config.stash[CARDS]
     part = marker.args[0] if marker.args else None
-    if settings is not None and settings.parts is not None and part not in settings.parts:
+    if settings.parts is not None and part not in settings.parts:
         cards = ()
     params = [CellParam(loaded, spec) for loaded in cards for spec in loaded.cells if spec.part == part]
     metafunc.parametrize("cell", params, indirect=True, ids=[param.test_id(many=len(cards) > 1) for param in params])
@@ -174,15 +177,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     """Write the documents before pytest-json-report writes its own, and let no promised cell end in silence."""
-    setups = session.config.stash.get(SETUPS, None)
-    if setups is None:
-        return
-    setups.finish()
-    if setups.broken_promises and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if (setups := session.config.stash.get(SETUPS, None)) is not None:
+        setups.finish()
+        if setups.broken_promises and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    return (yield)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

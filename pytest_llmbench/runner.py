@@ -225,25 +225,34 @@ class Runner:
 
     async def _attempt(self, spec: CellSpec, run: int, number: int, reason: str) -> Attempt:
         live = await self.live()
-        await self._warm_up(live, spec)
-        self._progress.run_started(spec, run, number, reason, live.client)
-        attempt = await self._send(live, spec, run, number, reason)
+        attempt = await self._warm_up(live, spec)
+        if attempt is None:
+            self._progress.run_started(spec, run, number, reason, live.client)
+            attempt = await self._send(live, spec, run, number, reason)
+        else:  # the server did not survive it: this attempt is over before it began
+            attempt = replace(attempt, cell=spec.id, run=run, number=number, reason=reason)
         self.journal.event("attempt", attempt=attempt)
         self.journal.sync()
         self._progress.run_finished(spec, attempt)
         return attempt
 
-    async def _warm_up(self, live: Live, spec: CellSpec) -> None:
-        """The part's warm-up, once a server start, whichever cell of the part comes first."""
+    async def _warm_up(self, live: Live, spec: CellSpec) -> Attempt | None:
+        """The part's warm-up, once a server start, whichever cell of the part comes first.
+
+        None when all is well; else the attempt that broke off.
+        """
         warm_up = self._warm_ups.get(spec.part)
         if warm_up is None or spec.part in live.warmed:
-            return
+            return None
         live.warmed.add(spec.part)
         for number in range(1, warm_up.warmups + 1):
             self._progress.run_started(warm_up, WARM_UP_RUN, number, "warm-up", live.client)
             attempt = await self._send(live, warm_up, WARM_UP_RUN, number, "warm-up")
             self.journal.event("attempt", attempt=attempt)
             self._progress.run_finished(warm_up, attempt)
+            if attempt.error is not None:
+                return attempt
+        return None
 
     async def _send(self, live: Live, spec: CellSpec, run: int, number: int, reason: str) -> Attempt:
         wanted = range(spec.requests_per_run if run != WARM_UP_RUN else 1)

@@ -91,6 +91,7 @@ class SetupRun:
         self._key: dict[str, Any] = {}
         self._journal: Journal | None = None
         self._runner: Runner | None = None
+        self._hopeless: LlmbenchError | None = None
         self._bounds = Bounds(
             decode_within=card.client_check.decode_within,
             ttft_above_fraction=card.client_check.ttft_above_fraction,
@@ -105,13 +106,16 @@ class SetupRun:
 
         Raises LlmbenchError, which is kept among the problems of the document too.
         """
+        if self._hopeless is not None:
+            raise self._hopeless
         try:
             if self._runner is None:
                 self._runner = self._prepare_runner()
             await self._runner.live()
         except LlmbenchError as exc:
-            if str(exc) not in self.problems:
-                self.problems.append(str(exc))
+            self.problems.append(str(exc))
+            if not self.results:  # it never ran: trying again for every cell only costs time
+                self._hopeless = exc
             raise
 
     def _prepare_runner(self) -> Runner:

@@ -15,7 +15,8 @@ _COLUMNS = {
     "prefill_tok_s": "prefill tok/s",
     "ttft_ms": "first token ms",
 }
-_BAD = ("below floor", "below target", "regressed", "improved")
+# Verdicts that a reader must see; "ok" is silence.
+_SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
 
 
 def render(document: Document) -> str:
@@ -27,6 +28,12 @@ def render(document: Document) -> str:
         f"- {cell.id} {cell.status}: {_first_line(cell.reasons)}"
         for cell in document.cells
         if cell.status != "measured"
+    ]
+    notes += [
+        f"- {cell.id} run {attempt['run']} was made again: {attempt['reason']}"
+        for cell in document.cells
+        for attempt in cell.attempts
+        if attempt["number"] > 1
     ]
     if notes:
         lines += ["", *notes]
@@ -94,8 +101,8 @@ def _value(median: float | None) -> str:
 
 
 def _result(cell: CellEntry) -> str:
-    moved = [f"{f.name} {f.verdict}" for f in cell.figures if f.verdict in _BAD]
-    return ", ".join([cell.status, *moved] if cell.status != "measured" or not moved else moved)
+    said = [f"{f.name} {f.verdict}" for f in cell.figures if f.verdict in _SAID]
+    return ", ".join(said if cell.status == "measured" and said else [cell.status, *said])
 
 
 def _first_line(reasons: tuple[str, ...]) -> str:

@@ -48,14 +48,14 @@ def test_another_machine_is_refused(bench_folder: Bench) -> None:
 
 def test_a_cell_that_the_saved_session_lacks_is_named_and_passes(bench_folder: Bench) -> None:
     card = bench_folder.card()
-    bench_folder.run("--llmbench-save", "main", "-k", "code", card=card)
+    bench_folder.run("--llmbench-save", "main", "-k", "prose", card=card)
     result = bench_folder.run("--llmbench-compare", "main", "--llmbench-compare-fail", "900%", card=card)
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["*no baseline*"])
 
 
 def test_autosave_names_the_session(bench_folder: Bench) -> None:
-    bench_folder.run("--llmbench-autosave", "-k", "code", card=bench_folder.card())
+    bench_folder.run("--llmbench-autosave", "-k", "prose", card=bench_folder.card())
     (saved,) = (bench_folder.path / ".llmbench" / "saved").glob("*/card.json")
     (run,) = (bench_folder.path / ".llmbench" / "runs").iterdir()
     assert saved.parent.name == run.name

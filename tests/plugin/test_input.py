@@ -126,7 +126,7 @@ def test_a_server_with_another_context_than_promised_is_refused(bench_folder: Be
 
 def test_placeholders_are_filled(bench_folder: Bench) -> None:
     card = bench_folder.card(server={"args": ["-c", "<CTX SIZE>", "-np", "1"], "env": {"LLMBENCH_PACED": '{"tok_s": 1000}'}})
-    bench_folder.run("--llmbench-var", "CTX SIZE=8192", "-k", "code", card=card).assert_outcomes(passed=1, deselected=2)
+    bench_folder.run("--llmbench-var", "CTX SIZE=8192", "-k", "prose", card=card).assert_outcomes(passed=1, deselected=2)
 
 
 def test_secrets_reach_the_server_and_nothing_else(bench_folder: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_secrets_reach_the_server_and_nothing_else(bench_folder: Bench, monkeypa
     card["server"]["secrets"] = {"--api-key": "MY_KEY"}
     path = bench_folder.path / "card.json"
     path.write_text(json.dumps(card))
-    result = bench_folder.run("-k", "code", card=path)
+    result = bench_folder.run("-k", "prose", card=path)
     result.assert_outcomes(passed=1, deselected=2)
     assert "sk-very-secret" not in result.stdout.str()
     for file in (bench_folder.path / ".llmbench").rglob("*"):
