@@ -183,7 +183,9 @@ class SetupRun:
 
     def _connect(self, server: RunningServer) -> LlmClient:
         most = max((spec.requests_per_run for spec in self.cells), default=1)
-        return LlmClient(server.base_url, connections=most + 1, silence_s=self.wishes.silence_timeout_s, headers=server.headers)
+        return LlmClient(
+            server.base_url, connections=most + 1, silence_s=self.wishes.silence_timeout_s, headers=server.headers
+        )
 
     async def _write_contract(self, live: Live) -> None:
         """Fix the promise: prompts are built now, so that their hashes stand in it before the first request."""

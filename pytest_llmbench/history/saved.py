@@ -109,7 +109,9 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterable[str]:
         yield f"{path}: saved {json.dumps(old)}, now {json.dumps(new)}"
 
 
-def references(saved: dict[str, Any], cell: str, tolerances: Mapping[str, float], default: float) -> dict[str, Reference]:
+def references(
+    saved: dict[str, Any], cell: str, tolerances: Mapping[str, float], default: float
+) -> dict[str, Reference]:
     """The saved figures of one cell, each with the tolerance that applies to it."""
     return {
         name: Reference(

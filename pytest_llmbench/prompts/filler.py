@@ -14,8 +14,22 @@ if TYPE_CHECKING:
 _MASK = (1 << 64) - 1
 _LEVELS = ("INFO", "INFO", "INFO", "INFO", "DEBUG", "DEBUG", "WARN", "ERROR")
 _SERVICES = (
-    "gateway", "billing", "search", "mailer", "storage", "login", "report", "router",
-    "cache", "worker", "planner", "import", "export", "queue", "metrics", "backup",
+    "gateway",
+    "billing",
+    "search",
+    "mailer",
+    "storage",
+    "login",
+    "report",
+    "router",
+    "cache",
+    "worker",
+    "planner",
+    "import",
+    "export",
+    "queue",
+    "metrics",
+    "backup",
 )
 # {a} {b} {c}: words; {n}: 0-999; {m}: 10-99. Similar lengths on purpose: the tokens per line vary little.
 _MESSAGES = (

@@ -25,7 +25,7 @@ _DEFAULT_TEXT: dict[str, str | None] = {
 _EXACT_PARTS = frozenset({"prefill", "context", "fit"})
 
 
-async def build(  # noqa: PLR0917 -- the order in which a request is named everywhere: cell, plan, run, attempt, request
+async def build(
     spec: CellSpec, plan_digest: str, run: int, attempt: int, request: int, counter: TokenCounter
 ) -> Prompt:
     """The prompt that a request of a cell sends: its own nonce first, the same text in every session.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.records import CellResult, CellSpec, Summary, Verdict
 
 
-
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

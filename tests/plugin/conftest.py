@@ -62,7 +62,9 @@ class Bench:
         path.write_text(json.dumps({**content, **changes}), encoding="utf-8")
         return path
 
-    def run(self, *args: str, card: Path | None = None, paths: tuple[str, ...] = ("test_decode.py", "test_prefill.py")) -> pytest.RunResult:
+    def run(
+        self, *args: str, card: Path | None = None, paths: tuple[str, ...] = ("test_decode.py", "test_prefill.py")
+    ) -> pytest.RunResult:
         """Run pytest as a user does, in a process of its own."""
         setup = ["--setup", str(card)] if card is not None else []
         return self.pytester.runpytest_subprocess("-p", "no:cacheprovider", *paths, *setup, *args, timeout=120)

@@ -14,13 +14,17 @@ def test_an_unchanged_setup_passes_and_a_slower_one_fails_on_its_cells(bench_fol
     # 200 tok/s: a schedule that a busy machine keeps.
     card = bench_folder.card(pace={"tok_s": 200})
     bench_folder.run("--llmbench-save", "main", card=card).assert_outcomes(passed=3)
-    bench_folder.run("--llmbench-compare", "main", "-k", "decode", "--llmbench-compare-fail", "ttft_ms:900%", card=card).assert_outcomes(passed=2, deselected=1)
+    bench_folder.run(
+        "--llmbench-compare", "main", "-k", "decode", "--llmbench-compare-fail", "ttft_ms:900%", card=card
+    ).assert_outcomes(passed=2, deselected=1)
     # The server gets slower by its own clock; the card stays as it is.
     saved = bench_folder.path / ".llmbench" / "saved" / "main" / "card.json"
     document = json.loads(saved.read_text())
     document["figures"]["decode[code]"]["decode_tok_s"]["median"] = 400.0
     saved.write_text(json.dumps(document))
-    result = bench_folder.run("--llmbench-compare", "main", "-k", "decode", "--llmbench-compare-fail", "ttft_ms:900%", card=card)
+    result = bench_folder.run(
+        "--llmbench-compare", "main", "-k", "decode", "--llmbench-compare-fail", "ttft_ms:900%", card=card
+    )
     result.assert_outcomes(passed=1, failed=1, deselected=1)
     text = result.stdout.str()
     assert re.search(r"decode\[code\] regressed: [\d.]+ tok/s, was 400\.0 tok/s \(-[\d.]+%, tolerance 10\.0%\)", text)

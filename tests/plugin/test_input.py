@@ -111,7 +111,9 @@ ERRORS = pytest.ExitCode.TESTS_FAILED
         ({"server": {"secrets": {"--api-key": "NOT_SET_ANYWHERE"}}}, ("NOT_SET_ANYWHERE", "not set")),
     ],
 )  # fmt: skip
-def test_what_is_wrong_on_this_machine_is_an_error_of_the_items(bench_folder: Bench, changes: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_what_is_wrong_on_this_machine_is_an_error_of_the_items(
+    bench_folder: Bench, changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
     result = bench_folder.run(card=bench_folder.card(**changes))
     refused(result, *words, code=ERRORS)
     result.assert_outcomes(errors=3 if "plan" not in changes else 1)
@@ -125,8 +127,12 @@ def test_a_server_with_another_context_than_promised_is_refused(bench_folder: Be
 
 
 def test_placeholders_are_filled(bench_folder: Bench) -> None:
-    card = bench_folder.card(server={"args": ["-c", "<CTX SIZE>", "-np", "1"], "env": {"LLMBENCH_PACED": '{"tok_s": 1000}'}})
-    bench_folder.run("--llmbench-var", "CTX SIZE=8192", "-k", "prose", card=card).assert_outcomes(passed=1, deselected=2)
+    card = bench_folder.card(
+        server={"args": ["-c", "<CTX SIZE>", "-np", "1"], "env": {"LLMBENCH_PACED": '{"tok_s": 1000}'}}
+    )
+    bench_folder.run("--llmbench-var", "CTX SIZE=8192", "-k", "prose", card=card).assert_outcomes(
+        passed=1, deselected=2
+    )
 
 
 def test_secrets_reach_the_server_and_nothing_else(bench_folder: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

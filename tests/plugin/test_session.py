@@ -39,7 +39,9 @@ def test_every_promised_cell_is_measured_and_reported(bench_folder: Bench) -> No
     assert report["contract"]["guarded_runs"] == 6
     assert report["contract"]["requests"] == 7
     assert all(p["tokens"] == 512 for p in report["contract"]["prompts"] if p["cell"] == "prefill[512]")
-    result.stdout.fnmatch_lines(["*llmbench: card (Tiny, llama-server): decode, prefill; 6 runs, 7 requests*", "*| decode[[]code]*"])
+    result.stdout.fnmatch_lines(
+        ["*llmbench: card (Tiny, llama-server): decode, prefill; 6 runs, 7 requests*", "*| decode[[]code]*"]
+    )
     assert bench_folder.servers() == []
 
 
@@ -96,13 +98,21 @@ def test_prompts_are_the_same_in_every_session_and_differ_within_one(bench_folde
 
 def test_collect_only_lists_items_and_touches_nothing(bench_folder: Bench) -> None:
     result = bench_folder.run("--collect-only", "-q", card=bench_folder.card())
-    result.stdout.fnmatch_lines(["test_decode.py::test_decode[[]code]", "test_decode.py::test_decode[[]prose]", "test_prefill.py::test_prefill[[]512]"])
+    result.stdout.fnmatch_lines(
+        [
+            "test_decode.py::test_decode[[]code]",
+            "test_decode.py::test_decode[[]prose]",
+            "test_prefill.py::test_prefill[[]512]",
+        ]
+    )
     assert not (bench_folder.path / ".llmbench").exists()
     assert not (bench_folder.path / ".report.json").exists()
 
 
 def test_a_missed_floor_fails_that_item_and_says_everything(bench_folder: Bench) -> None:
-    card = bench_folder.card(thresholds={"decode[code]": {"decode_tok_s": {"floor": 5000}, "ttft_ms": {"floor": 100_000}}})
+    card = bench_folder.card(
+        thresholds={"decode[code]": {"decode_tok_s": {"floor": 5000}, "ttft_ms": {"floor": 100_000}}}
+    )
     result = bench_folder.run(card=card)
     result.assert_outcomes(passed=2, failed=1)
     text = result.stdout.str()
@@ -118,11 +128,15 @@ def test_a_missed_floor_fails_that_item_and_says_everything(bench_folder: Bench)
 def test_a_ceiling_is_a_floor_for_latency(bench_folder: Bench) -> None:
     result = bench_folder.run(card=bench_folder.card(thresholds={"decode[prose]": {"ttft_ms": {"floor": 0.01}}}))
     result.assert_outcomes(passed=2, failed=1)
-    assert re.search(r"decode\[prose\] ttft_ms above ceiling: [\d.,]+ ms, the card's ceiling is 0.01 ms", result.stdout.str())
+    assert re.search(
+        r"decode\[prose\] ttft_ms above ceiling: [\d.,]+ ms, the card's ceiling is 0.01 ms", result.stdout.str()
+    )
 
 
 def test_a_missed_target_fails_under_its_own_name(bench_folder: Bench) -> None:
-    result = bench_folder.run(card=bench_folder.card(thresholds={"decode[code]": {"decode_tok_s": {"floor": 1, "target": 5000}}}))
+    result = bench_folder.run(
+        card=bench_folder.card(thresholds={"decode[code]": {"decode_tok_s": {"floor": 1, "target": 5000}}})
+    )
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*decode[[]code] below target: *the card's target is 5,000 tok/s*"])
 
@@ -151,11 +165,15 @@ def test_a_cell_that_stays_invalid_fails_with_the_rule(bench_folder: Bench) -> N
 def test_wrong_prompt_counts_are_refused(bench_folder: Bench) -> None:
     result = bench_folder.run(card=bench_folder.card(pace={"prompt_count_error": 2}), paths=("test_prefill.py",))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*prefill[[]512] invalid: run 1 of 2: the server counted 514 prompt tokens, 512 were asked for*"])
+    result.stdout.fnmatch_lines(
+        ["*prefill[[]512] invalid: run 1 of 2: the server counted 514 prompt tokens, 512 were asked for*"]
+    )
 
 
 def test_a_crash_is_retried_on_a_fresh_server_and_named(bench_folder: Bench) -> None:
-    result = bench_folder.run(card=bench_folder.card(pace={"requests": {"3": {"exit_after_tokens": 5, "exit_signal": "SIGSEGV"}}}))
+    result = bench_folder.run(
+        card=bench_folder.card(pace={"requests": {"3": {"exit_after_tokens": 5, "exit_signal": "SIGSEGV"}}})
+    )
     report = bench_folder.report()
     cell = report["cells"][0]
     result.assert_outcomes(passed=3)  # every fresh server dies at its third request, and the run is made once more
@@ -205,7 +223,10 @@ def test_what_is_left_out_is_said(bench_folder: Bench) -> None:
 
 def test_parts_are_picked(bench_folder: Bench) -> None:
     bench_folder.run("--llmbench-parts", "prefill", card=bench_folder.card()).assert_outcomes(passed=1, deselected=1)
-    assert bench_folder.report()["contract"]["left_out"][0] == {"cell": "decode[code]", "why": "not among --llmbench-parts"}
+    assert bench_folder.report()["contract"]["left_out"][0] == {
+        "cell": "decode[code]",
+        "why": "not among --llmbench-parts",
+    }
 
 
 def test_two_cards_run_one_after_the_other(bench_folder: Bench) -> None:

@@ -42,7 +42,9 @@ def test_any_cut_gives_the_same_answer(seed: int) -> None:
 
 
 def test_role_only_and_empty_deltas_are_not_tokens() -> None:
-    answer = parse(trace([(1, ROLE), (2, delta("")), (3, delta(None)), (100, delta("a")), (120, delta("b")), (130, DONE)]))
+    answer = parse(
+        trace([(1, ROLE), (2, delta("")), (3, delta(None)), (100, delta("a")), (120, delta("b")), (130, DONE)])
+    )
     assert [e.t_ns for e in answer.events] == [SEND + 100 * MS, SEND + 120 * MS]
 
 
@@ -91,7 +93,9 @@ def test_a_connection_that_broke_is_an_error_even_after_text() -> None:
     assert not answer.ended
 
 
-@pytest.mark.parametrize("value", ["3", [1], None, {"choices": 4}, {"choices": [5, {"delta": 6}, {"delta": {"tool_calls": 7}}]}])
+@pytest.mark.parametrize(
+    "value", ["3", [1], None, {"choices": 4}, {"choices": [5, {"delta": 6}, {"delta": {"tool_calls": 7}}]}]
+)
 def test_odd_json_never_raises(value: object) -> None:
     parse(trace([(1, event(odd=value, **(value if isinstance(value, dict) else {})))]))
 

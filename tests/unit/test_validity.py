@@ -18,7 +18,9 @@ DECODE = CellSpec(id="decode[code]", part="decode", runs=2, max_tokens=512)
 PREFILL = CellSpec(id="prefill[50]", part="prefill", runs=3, max_tokens=16, prompt_tokens=50)
 
 
-def reasons(one: RequestTrace, spec: CellSpec = DECODE, *, prompt_tokens: int | None = 50, bounds: Bounds | None = None) -> dict[str, str]:
+def reasons(
+    one: RequestTrace, spec: CellSpec = DECODE, *, prompt_tokens: int | None = 50, bounds: Bounds | None = None
+) -> dict[str, str]:
     found = judge_request(spec, one, parse(one), bounds or Bounds(), prompt_tokens=prompt_tokens)
     return {kind: "; ".join(getattr(found, kind)) for kind in ("every", "decode", "ttft") if getattr(found, kind)}
 

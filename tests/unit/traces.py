@@ -18,9 +18,17 @@ def event(**fields: Any) -> bytes:
     return b"data: " + json.dumps(fields).encode() + b"\n\n"
 
 
-def delta(content: str | None = None, *, predicted_n: int | None = None, finish: str | None = None, **more: Any) -> bytes:
+def delta(
+    content: str | None = None, *, predicted_n: int | None = None, finish: str | None = None, **more: Any
+) -> bytes:
     value: dict[str, Any] = {
-        "choices": [{"index": 0, "delta": {**({} if content is None else {"content": content}), **more}, "finish_reason": finish}]
+        "choices": [
+            {
+                "index": 0,
+                "delta": {**({} if content is None else {"content": content}), **more},
+                "finish_reason": finish,
+            }
+        ]
     }
     if predicted_n is not None:
         value["timings"] = {"predicted_n": predicted_n}
@@ -79,9 +87,11 @@ def steady(
         "cache_n": cached,
     }
     chunks = [(ttft_ms, ROLE)]
-    chunks += [
-        (ttft_ms + k * every_ms, delta(f"w{k} ", predicted_n=k + 1 if counted else None)) for k in range(tokens)
-    ]
+    chunks += [(ttft_ms + k * every_ms, delta(f"w{k} ", predicted_n=k + 1 if counted else None)) for k in range(tokens)]
     end = ttft_ms + tokens * every_ms
-    chunks += [(end, delta(finish=finish)), (end, tail(prompt, tokens, cached=cached, timings=timings or own)), (end, DONE)]
+    chunks += [
+        (end, delta(finish=finish)),
+        (end, tail(prompt, tokens, cached=cached, timings=timings or own)),
+        (end, DONE),
+    ]
     return trace(chunks)
