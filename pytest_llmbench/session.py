@@ -268,6 +268,7 @@ class SetupRun:
             results=self.results,
             verdicts=self.verdicts,
             problems=self.problems,
+            parts=PARTS,
             base=self.folder,
         )
         content = report.model_dump(mode="json")
