@@ -23,6 +23,7 @@ STREET: dict[str, frozenset[str]] = {
         "figure_kinds": "records",
         "journal": "records",
         "machine": "errors",
+        "promises": "errors machine card",
         "watch": "errors records files",
         "paced": "errors",
         "card": "errors records",
@@ -36,7 +37,7 @@ STREET: dict[str, frozenset[str]] = {
         "history": "errors records files verdict",
         "report": "records files figure_kinds journal contract stats verdict",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
-        "session": "errors records files figure_kinds journal machine watch card contract engine client prompts measure "
+        "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
         "stats verdict history report runner",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
         "watch engine figure_kinds",
