@@ -7,6 +7,7 @@ import inspect
 import os
 import signal
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = options.read(config)
     if settings is None:
         return
+    # pytest-asyncio asks for an ini value that no bench test needs: ours name their loop themselves.
+    warnings.filterwarnings("ignore", message='The configuration option "asyncio_default_fixture_loop_scope"')
     _refuse_distribution(config)
     _refuse_missing_path(config)
     with _as_usage_error():

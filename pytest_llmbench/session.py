@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import contract as contracts
-from pytest_llmbench import machine, plan, prompts, verdict
+from pytest_llmbench import machine, plan, promises, prompts, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.errors import InputError, LlmbenchError
@@ -147,8 +147,9 @@ class SetupRun:
         self._progress.phase("checking the card against this machine")
         here = machine.detect()
         self.environment |= {"machine": here.to_json(), "software": machine.software()}
-        promised = self.card.hardware.gpus
-        machine.require_gpus(None if promised is None else [(g.name, g.uuid, g.count) for g in promised], here)
+        pairs = promises.require_gpus(self.card.hardware, here)
+        self.environment["differs_from_card"] = promises.differences(self.card.hardware, here, pairs)
+        self.environment["gpus_not_verified"] = promises.unverified(self.card.hardware)
         setup = from_card.resolve(
             self.card,
             variables=self.wishes.variables,

@@ -42,6 +42,7 @@ def test_every_promised_cell_is_measured_and_reported(bench_folder: Bench) -> No
     result.stdout.fnmatch_lines(
         ["*llmbench: card (Tiny, llama-server): decode, prefill; 6 runs, 7 requests*", "*| decode[[]code]*"]
     )
+    assert result.stderr.str() == ""  # nothing that a user would have to ask about
     assert bench_folder.servers() == []
 
 
