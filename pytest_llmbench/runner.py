@@ -113,6 +113,7 @@ class Runner:
         self._warm_ups, self._verify, self._prepare = warm_ups, verify, prepare
         self._live: Live | None = None
         self._starts = 0
+        self._measuring: asyncio.Task[Any] | None = None
         self._prepared = False
 
     # ---- servers ----
@@ -178,7 +179,21 @@ class Runner:
         return live
 
     async def aclose(self) -> None:
+        await self._end_abandoned()
         await self.drop_server("end of the session")
+
+    async def _end_abandoned(self) -> None:
+        """End a measurement whose caller is gone, and the server that it kept busy.
+
+        A time limit that raises out of the event loop (pytest-timeout) leaves the task behind, and the loop would go on
+        with it beside the next test.
+        """
+        task, self._measuring = self._measuring, None
+        if task is None or task.done() or task is asyncio.current_task():
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        await self.drop_server("its measurement was abandoned by the test")
 
     # ---- runs ----
 
@@ -187,6 +202,8 @@ class Runner:
         a server can be started; every other failure is in the result."""
         attempts: list[Attempt] = []
         broken: str | None = None
+        await self._end_abandoned()
+        self._measuring = asyncio.current_task()
         await self.live()
         first_start = self._starts
         for run in range(1, spec.runs + 1):

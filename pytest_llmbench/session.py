@@ -269,6 +269,7 @@ class SetupRun:
             results=self.results,
             verdicts=self.verdicts,
             problems=self.problems,
+            parts=PARTS,
             base=self.folder,
         )
         content = report.model_dump(mode="json")

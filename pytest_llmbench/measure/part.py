@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from pytest_llmbench.figure_kinds import FigureKind, PartFigures
 from pytest_llmbench.measure import figures as fig
 from pytest_llmbench.measure.validity import Bounds, Reasons, judge_request
 from pytest_llmbench.records import Figure
@@ -12,7 +13,7 @@ from pytest_llmbench.records import Figure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_llmbench.records import Answer, CellSpec, Direction, RequestTrace
+    from pytest_llmbench.records import Answer, CellSpec, RequestTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,33 +33,11 @@ class RunReading:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class FigureKind:
-    """A figure's name, unit, direction and definition (one line, printed in the report).
-
-    gated: thresholds and comparisons may judge it; otherwise it is a companion.
-    """
-
-    name: str
-    unit: str
-    direction: Direction
-    definition: str
-    gated: bool = True
-
-
-class Part(Protocol):
+class Part(PartFigures, Protocol):
     """A part of the protocol: the figures it yields, and how to read a run."""
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def kinds(self) -> tuple[FigureKind, ...]: ...
-
-    @property
-    def headline(self) -> str:
-        """The figure that speaks for the part in one line."""
-        ...
 
     def read(self, spec: CellSpec, sent: Sequence[Sent], bounds: Bounds) -> RunReading:
         """Turn one run's requests into figures. Pure: raw files are read again by the same code."""

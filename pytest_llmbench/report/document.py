@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_llmbench import __version__, stats
 from pytest_llmbench.journal import plain
-from pytest_llmbench.measure import PARTS
 from pytest_llmbench.records import CellStatus, Direction, VerdictKind  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_llmbench.contract import Contract
+    from pytest_llmbench.figure_kinds import PartFigures
     from pytest_llmbench.records import CellResult, CellSpec, Summary, Verdict
 
 
@@ -53,6 +53,9 @@ class CellEntry(_Model):
     status: CellStatus
     reasons: tuple[str, ...]
     promised: dict[str, Any]
+    headline: str | None = Field(
+        description="the name of the figure that speaks for the cell; null for a part that this version cannot measure"
+    )
     figures: tuple[FigureEntry, ...]
     attempts: tuple[dict[str, Any], ...]
     requests_examined_for_cache: int
@@ -99,14 +102,16 @@ def build(
     results: Mapping[str, CellResult],
     verdicts: Mapping[str, Sequence[Verdict]],
     problems: Sequence[str],
+    parts: Mapping[str, PartFigures],
     base: Path,
 ) -> Document:
-    """Put the document together. base: the folder that its paths are relative to.
+    """Put the document together. parts: the figures of every part; base: the folder that its paths are relative to.
 
     A promised cell without a result is in it as ``missing`` (``failed`` where the run never started).
     """
     cells = tuple(
-        _cell(spec, results.get(spec.id), verdicts.get(spec.id, ()), problems, base) for spec in contract.cells
+        _cell(spec, parts.get(spec.part), results.get(spec.id), verdicts.get(spec.id, ()), problems, base)
+        for spec in contract.cells
     )
     decode = list(results.values())
     words = stats.headline(decode, "words_s")
@@ -133,7 +138,12 @@ def build(
 
 
 def _cell(
-    spec: CellSpec, result: CellResult | None, verdicts: Sequence[Verdict], problems: Sequence[str], base: Path
+    spec: CellSpec,
+    part: PartFigures | None,
+    result: CellResult | None,
+    verdicts: Sequence[Verdict],
+    problems: Sequence[str],
+    base: Path,
 ) -> CellEntry:
     attempts = result.attempts if result else ()
     return CellEntry(
@@ -142,7 +152,8 @@ def _cell(
         status=result.status if result else "failed" if problems else "missing",
         reasons=result.reasons if result else tuple(problems) or ("the session ended before this cell was measured",),
         promised=plain(spec),
-        figures=tuple(_figure(spec, s, verdicts) for s in result.summaries) if result else (),
+        headline=part.headline if part else None,
+        figures=tuple(_figure(part, s, verdicts) for s in result.summaries) if result and part else (),
         attempts=tuple(plain(a) for a in attempts),
         requests_examined_for_cache=sum(a.examined_for_cache for a in attempts),
         requests_with_cached_tokens=sum(bool(a.details.get("cached_tokens")) for a in attempts),
@@ -155,8 +166,8 @@ def _relative(path: str, base: Path) -> str:
     return Path(path).relative_to(base).as_posix()
 
 
-def _figure(spec: CellSpec, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
-    kind = next(k for k in PARTS[spec.part].kinds if k.name == summary.name)
+def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
+    kind = next(k for k in part.kinds if k.name == summary.name)
     verdict = next((v for v in verdicts if v.figure == summary.name), None)
     return FigureEntry(
         name=summary.name,
