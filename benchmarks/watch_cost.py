@@ -2,7 +2,7 @@
 
     python benchmarks/watch_cost.py [--processes 500] [--seconds 30] [--foreign-load]
 
-The helper's time is read from /proc/PID/stat, so a busy machine does not spoil it (it may only add cache misses).
+The helper's time is read from /proc/PID/schedstat, so a busy machine does not spoil it (it may only add cache misses).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_llmbench.watch.processes import TICKS_PER_S
 from pytest_llmbench.watch.session import TELEMETRY, SessionWatch, start_watch
 from pytest_llmbench.watch.settings import Settings
 
@@ -27,7 +26,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--foreign-load", action="store_true", help="with a busy foreign process: every sample looks")
     wanted = parser.parse_args()
-    there = sum(name.isdigit() for name in os.listdir("/proc"))
+    there = sum(entry.name.isdigit() for entry in Path("/proc").iterdir())
     # In a session of their own and without a parent of ours: foreign processes, as on a real machine.
     sleepers = [_foreign("import os; os.execvp('sleep', ['sleep', '600'])") for _ in range(wanted.processes - there)]
     if wanted.foreign_load:
@@ -38,17 +37,17 @@ def main() -> int:
             assert isinstance(watch, SessionWatch), watch.facts
             assert watch.pid is not None
             time.sleep(2)  # its start is not part of it
-            ticks, begun, lines = _ticks(watch.pid), time.monotonic(), _lines(folder)
+            used, begun, lines = _used_s(watch.pid), time.monotonic(), _lines(folder)
             watch.begin("cost")
             time.sleep(wanted.seconds)
             word = watch.end()
-            share = (_ticks(watch.pid) - ticks) / TICKS_PER_S / (time.monotonic() - begun)
+            share = (_used_s(watch.pid) - used) / (time.monotonic() - begun)
             records = [json.loads(line) for line in (Path(folder) / TELEMETRY).read_text().splitlines()[lines:]]
             watch.close()
     finally:
         for pid in sleepers:
             os.kill(pid, 9)
-    looks = sum(record["processes"] is not None for record in records)
+    looks = sum(record["full_look"] for record in records)
     print(f"processes on the machine: {watch.facts['processes']}")
     print(f"samples {len(records)}, of them with a look at every process {looks}; word: {word.word}")
     print(f"helper: {share:.2%} of one core over {wanted.seconds:.0f} s")
@@ -62,9 +61,9 @@ def _foreign(code: str) -> int:
     return int(answer.stdout)
 
 
-def _ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+def _used_s(pid: int) -> float:
+    """CPU seconds of a process with one thread, to the nanosecond."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _lines(folder: str) -> int:

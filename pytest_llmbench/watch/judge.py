@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SHORTEST_S = 0.1
 """A window in which CPU shares can be told at all: /proc counts in steps of 10 ms."""
 TICK_S = 0.01
+UNNAMED = "foreign work in samples where not every process was read"
+
+_PARTS = ("cpu_s", "over_s", "in_window_s")
 
 Sample = dict[str, Any]
 
@@ -72,24 +75,17 @@ def merge(samples: Sequence[Sample], interval_s: float) -> list[Sample]:
 def join(first: Sample, second: Sample) -> Sample:
     """Two samples that follow each other as one; levels (memory, …) are the second's."""
     joined = dict(second)
-    for key in ("dt_s", "busy_s", "irq_s", "steal_s", "ours_s", "foreign_s"):
+    for key in ("dt_s", "busy_s", "irq_s", "steal_s", "ours_s", "foreign_s", "attributed_s"):
         joined[key] = first[key] + second[key]
     joined["pressure_s"] = {
         key: first["pressure_s"].get(key, 0.0) + value for key, value in second["pressure_s"].items()
     }
-    looks = [sample for sample in (first, second) if sample.get("processes") is not None]
-    if looks:
-        by_pid: dict[int, dict[str, Any]] = {}
-        for look in looks:
-            for entry in look["processes"]:
-                known = by_pid.get(entry["pid"])
-                by_pid[entry["pid"]] = entry | {"cpu_s": entry["cpu_s"] + (known["cpu_s"] if known else 0.0)}
-        joined |= {
-            "processes": sorted(by_pid.values(), key=lambda entry: -entry["cpu_s"]),
-            "looked_s": sum(look["looked_s"] for look in looks),
-            "attributed_s": sum(look["attributed_s"] for look in looks),
-            "reaped": [entry for look in looks for entry in look["reaped"]],
-        }
+    by_pid: dict[int, dict[str, Any]] = {}
+    for entry in [*first["processes"], *second["processes"]]:
+        known = by_pid.get(entry["pid"])
+        by_pid[entry["pid"]] = entry if known is None else entry | {key: known[key] + entry[key] for key in _PARTS}
+    joined["processes"] = sorted(by_pid.values(), key=lambda entry: -entry["in_window_s"])
+    joined["reaped"] = [*first["reaped"], *second["reaped"]]
     return joined
 
 
@@ -100,18 +96,11 @@ def _causes(window: Sample, settings: Settings) -> list[tuple[float, str]]:
     """(share, who) of all foreign work above the limit in a window, the largest first."""
     dt_s, limit = window["dt_s"], settings.limit_share
     found: list[tuple[float, str]] = []
-    if window.get("processes") is not None:
-        scale = _scale(window)
-        for entry in window["processes"]:
-            share = entry["cpu_s"] * scale / dt_s
-            if entry["kind"] == "foreign" and share > limit:
-                found.append((share, f"{entry['name']} (pid {entry['pid']})"))
-        without = (window["foreign_s"] - window["attributed_s"] * scale) / dt_s
-        # Two counters read one after the other, each in steps of a tick, a CPU at a time.
-        if without > limit + 2 * math.sqrt(window["cpus"]) * TICK_S / dt_s:
-            parents = ", ".join(sorted({entry["name"] for entry in window["reaped"]}))
-            hint = f", perhaps short-lived children of {parents}" if parents else ""
-            found.append((without, f"work without a pid (total CPU minus ours{hint})"))
+    for entry in window["processes"]:
+        share = entry["in_window_s"] / dt_s
+        if entry["kind"] == "foreign" and share > limit:
+            found.append((share, f"{entry['name']} (pid {entry['pid']})"))
+    found += _without_pid(window, limit)
     steal = window["steal_s"] / dt_s
     if steal > limit:
         found.append((steal, "steal time (the host gave this machine's CPU to others)"))
@@ -119,11 +108,18 @@ def _causes(window: Sample, settings: Settings) -> list[tuple[float, str]]:
     return sorted(found, reverse=True)
 
 
-def _scale(window: Sample) -> float:
-    """A look that covers more than its window: the part of it that can have happened in the window."""
-    if window["looked_s"] <= window["dt_s"] * 1.2 or window["attributed_s"] <= window["foreign_s"]:
-        return 1.0
-    return float(window["foreign_s"] / window["attributed_s"])
+def _without_pid(window: Sample, limit: float) -> list[tuple[float, str]]:
+    """Foreign work that no process seen accounts for: another container's, another user's, or of short-lived processes."""
+    dt_s = window["dt_s"]
+    share = (window["foreign_s"] - window["attributed_s"]) / dt_s
+    # Two counters read one after the other, each in steps of a tick, a CPU at a time.
+    if share <= limit + 2 * math.sqrt(window["cpus"]) * TICK_S / dt_s:
+        return []
+    if not window["full_look"]:
+        return [(share, UNNAMED)]
+    parents = ", ".join(sorted({entry["name"] for entry in window["reaped"]}))
+    hint = f", perhaps short-lived children of {parents}" if parents else ""
+    return [(share, f"work without a pid (total CPU minus ours and every process seen{hint})")]
 
 
 def _pressure(window: Sample, limit: float) -> list[tuple[float, str]]:
@@ -151,6 +147,8 @@ def _streak(causes: Sequence[Sequence[tuple[float, str]]], consecutive: int) -> 
     for found in best:
         for share, who in found:
             most[who] = max(most.get(who, 0.0), share)
+    if len(most) > 1:
+        most.pop(UNNAMED, None)
     named = sorted(most.items(), key=lambda item: -item[1])[:3]
     who = ", ".join(f"{name} up to {share:.0%} of one core" for name, share in named)
     return f"{who}; {len(best)} samples in a row above the limit"
@@ -161,13 +159,12 @@ def _streak(causes: Sequence[Sequence[tuple[float, str]]], consecutive: int) -> 
 
 def _summary(samples: Sequence[Sample], windows: Sequence[Sample], settings: Settings) -> dict[str, Any]:
     shares = [
-        entry | {"share": round(entry["cpu_s"] / window["looked_s"], 3)}
+        {key: entry[key] for key in ("pid", "name", "kind", "why") if key in entry}
+        | {"share": round(entry["cpu_s"] / entry["over_s"], 3)}
         for window in windows
-        if window.get("processes")
         for entry in window["processes"]
+        if entry["over_s"] > 0
     ]
-    for entry in shares:
-        del entry["cpu_s"]
     foreign = [entry for entry in shares if entry["kind"] == "foreign"]
     return {
         "samples": len(samples),

@@ -1,7 +1,6 @@
 """The processes of this machine and the CPU time they used, read from /proc (proc_pid_stat(5)); Linux only.
 
-A full look at 500 processes costs about 4 ms, so it is taken only where there is foreign work to name. Between looks only
-our own processes are read, and new ones; ``stat`` files stay open, which is cheaper, and a pid that comes back as another
+A full look at 500 processes costs 3 to 6 ms, so it is taken only where there is foreign work to name (sampler.py). ``stat`` files stay open, which is cheaper, and a pid that comes back as another
 process cannot be mistaken for the old one.
 """
 
@@ -11,6 +10,10 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -23,7 +26,8 @@ _INTERPRETERS = ("python", "node", "java", "ruby", "perl", "bash", "sh", "php", 
 class Process:
     """One process. ticks: its CPU time so far; children_ticks: that of its ended children that it waited for.
 
-    look_ticks, quiet_ticks: its CPU time when the last look, or quiet record, was taken (0 for one born since).
+    seen_ticks, seen_children: the same when a sample last counted it, at seen_ns (0: born since the last sample);
+    quiet_ticks: when the last quiet record was taken. raw: the last reading, which a sleeping process repeats.
     """
 
     pid: int
@@ -35,10 +39,12 @@ class Process:
     ticks: int
     children_ticks: int
     rss_pages: int
+    raw: bytes
     ours: bool = False
     server: bool = False
-    look_ticks: int = 0
-    look_children: int = 0
+    seen_ticks: int = 0
+    seen_children: int = 0
+    seen_ns: int = 0
     quiet_ticks: int = 0
     name: str = ""
 
@@ -57,8 +63,8 @@ class ProcessTable:
         self.all: dict[int, Process] = {}
         self.refresh()
         for process in self.all.values():  # what they did before we looked is nobody's business
-            process.look_ticks = process.quiet_ticks = process.ticks
-            process.look_children = process.children_ticks
+            process.seen_ticks = process.quiet_ticks = process.ticks
+            process.seen_children = process.children_ticks
 
     def set_server(self, pid: int | None) -> None:
         """The process tree whose memory is the server's; ours too, wherever it descends from."""
@@ -66,8 +72,8 @@ class ProcessTable:
         for process in self.all.values():
             self._classify(process)
 
-    def refresh(self) -> None:
-        """Learn of processes that began and ended since the last call."""
+    def refresh(self) -> list[Process]:
+        """Learn of processes that began and ended since the last call; those that began."""
         there = {int(name) for name in os.listdir(self._proc) if name[0] in "123456789"}  # noqa: PTH208 - half the cost
         for pid in self.all.keys() - there:
             self._drop(pid)
@@ -76,11 +82,12 @@ class ProcessTable:
             process = self._first_read(pid)
             if process is not None:
                 self.all[pid] = process
-        for pid in new:
-            if pid in self.all:
-                self._classify(self.all[pid])
+        born = [self.all[pid] for pid in new if pid in self.all]
+        for process in born:
+            self._classify(process)
+        return born
 
-    def read(self, processes: list[Process]) -> None:
+    def read(self, processes: Iterable[Process]) -> None:
         """Bring their CPU times up to date; those that are gone are dropped."""
         for process in processes:
             try:
@@ -88,6 +95,9 @@ class ProcessTable:
             except (ProcessLookupError, FileNotFoundError):
                 self._drop(process.pid)
                 continue
+            if raw == process.raw:
+                continue
+            process.raw = raw
             fields = raw[raw.rindex(b")") + 2 :].split(b" ", 22)
             process.ticks = int(fields[11]) + int(fields[12])
             process.children_ticks = int(fields[13]) + int(fields[14])
@@ -145,6 +155,7 @@ class ProcessTable:
             ticks=int(fields[11]) + int(fields[12]),
             children_ticks=int(fields[13]) + int(fields[14]),
             rss_pages=int(fields[21]),
+            raw=raw,
         )
 
     def _read_once(self, pid: int) -> bytes:
