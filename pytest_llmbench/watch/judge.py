@@ -85,6 +85,7 @@ def join(first: Sample, second: Sample) -> Sample:
         known = by_pid.get(entry["pid"])
         by_pid[entry["pid"]] = entry if known is None else entry | {key: known[key] + entry[key] for key in _PARTS}
     joined["processes"] = sorted(by_pid.values(), key=lambda entry: -entry["in_window_s"])
+    joined["full_look"] = first["full_look"] or second["full_look"]
     joined["reaped"] = [*first["reaped"], *second["reaped"]]
     return joined
 
