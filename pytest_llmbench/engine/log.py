@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_llmbench.engine import log_requests
-from pytest_llmbench.engine.log_requests import DraftStatistics, LoggedRequest
+
+if TYPE_CHECKING:
+    from pytest_llmbench.engine.log_requests import DraftStatistics, LoggedRequest
 
 BufferKind = Literal["weights", "kv", "recurrent", "compute", "output"]
 Owner = Literal["model", "draft"]
 
 # The header of a start (engine/process.py); a file may hold several starts.
-_START = re.compile(r"^start \d+, command: .*$", re.MULTILINE)
+_START = re.compile(r"^(?:# llmbench: )?start \d+, command: .*$", re.MULTILINE)
 _PREFIX = re.compile(r"^(?:\d+\.\d{2}\.\d{3}\.\d{3} )?(?:[DIWE] )?")
 
 _VERSION = (
@@ -42,7 +44,7 @@ _REPEATED: tuple[BufferKind, ...] = ("compute", "output")
 _DRAFT_MODEL = re.compile(r"loading draft model|load_model: loading draft|speculative_init.*loading draft")
 _OFFLOADED = re.compile(r"offloaded (?P<layers>\d+)/(?P<total>\d+) layers to GPU")
 _NO_GPU = re.compile(r"no usable GPU found")
-_N_CTX = re.compile(r"\bn_ctx +(?:=|:) *(?P<n>\d+)$")
+_N_CTX = re.compile(r": +n_ctx +(?:=|:) *(?P<n>\d+)$")
 _N_CTX_SLOT = (
     re.compile(r"\bn_ctx_slot = (?P<n>\d+)"),
     re.compile(r"\bnew slot,? n_ctx(?:_slot)? = (?P<n>\d+)"),
