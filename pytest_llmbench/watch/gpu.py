@@ -282,4 +282,4 @@ def _text(value: Any) -> Any:
 def _words(exc: Exception) -> str:
     """The driver's own words for an NVML error."""
     text = str(exc) or type(exc).__name__
-    return text[0].lower() + text[1:]
+    return text if text[1:2].isupper() else text[0].lower() + text[1:]
