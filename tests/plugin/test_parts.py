@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from conftest import SUITES
 
+from conftest import SUITES
 from pytest_llmbench.report.document import packaged_schema, schema
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_all_parts_are_measured_on_as_few_servers_as_possible(parts: Bench) -> N
         server=server("-c", "16384", "-np", "2", stop_after=300),
     )
     result = parts.run(card=card, paths=ALL)
-    result.assert_outcomes(passed=12)
+    result.assert_outcomes(passed=11)
     report = parts.report()
     jsonschema.validate(report, packaged_schema())
     assert report["complete"]
@@ -92,8 +92,8 @@ def test_concurrency_above_the_slots_is_labelled_and_told_apart(parts: Bench) ->
     found = figures(report, "conc[5]")
     assert found["total_tok_s"]["label"] == "queues"
     assert found["queued_requests"]["values"] == [3.0, 3.0]
-    # 16 tokens at 100 tok/s after 5 ms take 155 ms on a quiet machine: a queued one has waited at least once for that.
-    assert found["queued_ttft_ms"]["median"] > 155
+    # A queued one has waited for 16 tokens at 100 tok/s, less what the release itself took.
+    assert found["queued_ttft_ms"]["median"] > 100
     assert found["started_ttft_ms"]["median"] < found["queued_ttft_ms"]["median"]
     assert found["request_tok_s"]["median"] < found["total_tok_s"]["median"]
     assert "queues, 3 requests waited for a slot" in result.stdout.str()
@@ -125,7 +125,7 @@ def test_a_short_answer_makes_a_round_invalid(parts: Bench) -> None:
 def test_many_at_once(parts: Bench, level: int) -> None:
     card = parts.card(
         plan=plan("concurrency", concurrency={"levels": [level], "rounds": 1, "max_tokens": 8}),
-        server=server("-c", str(4096 * level), "-np", str(level), tok_s=4),
+        server=server("-c", str(4096 * level), "-np", str(level), tok_s=4, keep_alive_s=120),
     )
     parts.run(card=card, paths=("test_concurrency.py",))
     found = cell(parts.report(), f"conc[{level}]")
@@ -162,7 +162,7 @@ def test_a_long_answer_is_timed_and_its_text_kept(parts: Bench) -> None:
     found = figures(report, "long_answer")
     assert found["tokens"]["median"] == 300
     assert found["wall_s"]["median"] >= 299 / 500
-    (record,) = [json.loads(line) for line in (folder / "raw" / "long_answer.jsonl").read_text().splitlines()]
+    (record,) = [json.loads(line) for line in (folder / "raw" / "long-answer.jsonl").read_text().splitlines()]
     assert "max_tokens" not in record["body"]
 
 
@@ -176,9 +176,7 @@ def test_a_long_answer_is_timed_and_its_text_kept(parts: Bench) -> None:
 def test_a_long_answer_that_is_cut_off_is_none(
     parts: Bench, limits: dict[str, Any], pace: dict[str, Any], said: str
 ) -> None:
-    card = parts.card(
-        plan=plan("long_answer", long_answer=limits), server=server("-c", "8192", "-np", "1", **pace)
-    )
+    card = parts.card(plan=plan("long_answer", long_answer=limits), server=server("-c", "8192", "-np", "1", **pace))
     result = parts.run(card=card, paths=("test_long_answer.py",))
     result.assert_outcomes(failed=1)
     assert f"long_answer invalid: run 1 of 1: the answer did not end by itself: {said}" in result.stdout.str()
