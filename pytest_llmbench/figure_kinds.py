@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class FigureKind:
     """A figure's name, unit, direction and definition (one line, printed in the report).
 
-    gated: thresholds and comparisons may judge it; otherwise it is a companion.
+    gated: thresholds and comparisons may judge it; otherwise it is a companion. required: a cell without it is not
+    measured; where not, it stands there with the reason why it has no value.
     """
 
     name: str
@@ -21,6 +22,7 @@ class FigureKind:
     direction: Direction
     definition: str
     gated: bool = True
+    required: bool = True
 
 
 class PartFigures(Protocol):

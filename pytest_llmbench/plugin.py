@@ -148,10 +148,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=unplanned)
         items[:] = [item for item in items if item not in unplanned]
     loaded_cards: tuple[fixtures.LoadedCard, ...] = config.stash[CARDS]
-    order = {loaded.card.id: n for n, loaded in enumerate(loaded_cards)}
-    # One card after the other: its server is started once.
-    last = len(order)
-    items.sort(key=lambda item: order[p.loaded.card.id] if (p := params.get(item)) else last)
+    last = (len(loaded_cards), 0)
+    items.sort(key=lambda item: fixtures.place_of(p, loaded_cards) if (p := params.get(item)) else last)
     config.stash[SETUPS].promise([p for item in items if (p := params.get(item))])
 
 

@@ -60,18 +60,20 @@ class CellEntry(_Model):
     attempts: tuple[dict[str, Any], ...]
     requests_examined_for_cache: int
     requests_with_cached_tokens: int
+    notes: tuple[str, ...] = Field(description="what a reader must know beside the figures")
     raw_file: str | None
     server_logs: tuple[str, ...]
 
 
 class Headline(_Model):
-    """The headline figures (METHOD): means of the decode cells' medians."""
+    """The headline figures (METHOD): means of the decode cells' medians, and the largest context that answered."""
 
     decode_tok_s: float | None
     words_s: float | None
     characters_s: float | None
     seconds_for_500_words: float | None
     decode_spread_cv: float | None
+    fit_largest: int | None = Field(description="tokens of -c: the largest size of the memory test that answered")
 
 
 class Document(_Model):
@@ -82,7 +84,7 @@ class Document(_Model):
     session: str
     started: str
     finished: str
-    complete: bool = Field(description="every promised cell is measured")
+    complete: bool = Field(description="every promised cell is measured, or not possible on this machine (unsupported)")
     card: dict[str, Any]
     contract: dict[str, Any]
     environment: dict[str, Any]
@@ -109,8 +111,17 @@ def build(
 
     A promised cell without a result is in it as ``missing`` (``failed`` where the run never started).
     """
+    notes = stats.fit_notes(results.values())
     cells = tuple(
-        _cell(spec, parts.get(spec.part), results.get(spec.id), verdicts.get(spec.id, ()), problems, base)
+        _cell(
+            spec,
+            parts.get(spec.part),
+            results.get(spec.id),
+            verdicts.get(spec.id, ()),
+            problems,
+            notes.get(spec.id, ()),
+            base,
+        )
         for spec in contract.cells
     )
     decode = list(results.values())
@@ -121,7 +132,7 @@ def build(
         session=session,
         started=started,
         finished=finished,
-        complete=all(cell.status == "measured" for cell in cells),
+        complete=all(cell.status in {"measured", "unsupported"} for cell in cells),
         card=dict(card),
         contract=contract.to_json(),
         environment=dict(environment),
@@ -131,6 +142,7 @@ def build(
             characters_s=stats.headline(decode, "characters_s"),
             seconds_for_500_words=500 / words if words else None,
             decode_spread_cv=stats.headline_spread(decode),
+            fit_largest=stats.fit_largest(results.values()),
         ),
         cells=cells,
         problems=tuple(problems),
@@ -143,6 +155,7 @@ def _cell(
     result: CellResult | None,
     verdicts: Sequence[Verdict],
     problems: Sequence[str],
+    notes: Sequence[str],
     base: Path,
 ) -> CellEntry:
     attempts = result.attempts if result else ()
@@ -156,7 +169,10 @@ def _cell(
         figures=tuple(_figure(part, s, verdicts) for s in result.summaries) if result and part else (),
         attempts=tuple(plain(a) for a in attempts),
         requests_examined_for_cache=sum(a.examined_for_cache for a in attempts),
-        requests_with_cached_tokens=sum(bool(a.details.get("cached_tokens")) for a in attempts),
+        requests_with_cached_tokens=sum(
+            a.details.get("cached_requests", int(bool(a.details.get("cached_tokens")))) for a in attempts
+        ),
+        notes=tuple(notes),
         raw_file=_relative(result.raw_file, base) if result and result.raw_file else None,
         server_logs=tuple(_relative(log, base) for log in result.server_logs) if result else (),
     )
