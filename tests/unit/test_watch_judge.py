@@ -67,8 +67,11 @@ def test_one_sample_above_is_clean_and_so_are_two_apart() -> None:
 
 
 def test_different_processes_in_a_row_are_a_disturbance_too() -> None:
-    found, reason = word(sample(process("a", 0.5, pid=1)), sample(process("b", 0.4, pid=2)))
+    found, reason, details = judge.judge(
+        [sample(process("a", 0.5, pid=1)), sample(process("b", 0.4, pid=2))], Settings()
+    )
     assert found == "disturbed"
+    assert details["disturbed_by"] == [{"who": "a (pid 1)", "share": 0.5}, {"who": "b (pid 2)", "share": 0.4}]
     assert reason is not None
     assert "a (pid 1)" in reason
     assert "b (pid 2)" in reason
