@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from datetime import UTC, datetime
@@ -28,7 +27,7 @@ WARM_UP_REQUESTS = 3
 class LlmClient:
     """A client of one running server.
 
-    base_url: ``http://host:port``. connections: the most requests in flight (each has a connection of its own).
+    base_url: ``http://host:port``. connections: the most requests of one burst (each has a connection of its own).
     silence_s: the longest wait for the next byte before a request counts as hung (a cold 128K prompt is silent for
     minutes). headers: sent with every request. ``http`` is an ``httpx.AsyncClient`` on the same transport.
     """
@@ -55,6 +54,11 @@ class LlmClient:
     def bytes_received(self) -> int:
         """Bytes of bodies so far, HTTP framing included; for a progress line."""
         return self._transport.tally.bytes
+
+    @property
+    def lag_max_ms(self) -> float:
+        """How late the last burst's arrivals may have been stamped, in ms (``Burst``)."""
+        return self._transport.lag_max_ms
 
     @property
     def chunks_received(self) -> int:
@@ -84,10 +88,13 @@ class LlmClient:
         other is handed to its socket with nothing in between (``send_spread_ms`` says how far apart). Failures are in
         the traces, never raised. Raises ValueError for more requests than ``connections``, or ids that do not match.
         """
-        if len(bodies) != len(ids):
-            raise ValueError(f"{len(bodies)} bodies and {len(ids)} ids")
+        if len(bodies) != len(ids) or len(bodies) > self.connections:
+            raise ValueError(f"{len(bodies)} bodies, {len(ids)} ids; this client has {self.connections} connections")
         return await self._measure(
-            [self._request("POST", CHAT_PATH, json.dumps(body).encode(), i) for body, i in zip(bodies, ids, strict=True)]
+            [
+                self._request("POST", CHAT_PATH, json.dumps(body).encode(), i)
+                for body, i in zip(bodies, ids, strict=True)
+            ]
         )
 
     def _request(self, method: str, path: str, content: bytes, request_id: str) -> httpx.Request:
@@ -98,23 +105,17 @@ class LlmClient:
         wall = datetime.now(UTC).isoformat(timespec="milliseconds")
         t_call = time.monotonic_ns()
         exchanges = [self._transport.exchange(request) for request in requests]
-        try:
-            await asyncio.gather(*(exchange.open() for exchange in exchanges))
-            for exchange in exchanges:
-                exchange.send()
-            for exchange in exchanges:
-                exchange.watch_silence()
-            for exchange in exchanges:
-                await exchange.finished()
-        except asyncio.CancelledError:
-            for exchange in exchanges:
-                exchange.abort()
-            raise
+        await self._transport.release(exchanges, settle_s(len(exchanges)))
         return [_trace(r, e, wall, t_call) for r, e in zip(requests, exchanges, strict=True)]
 
     async def aclose(self) -> None:
         """Close every connection, so that the server can stop at once."""
         await self.http.aclose()
+
+
+def settle_s(connections: int) -> float:
+    """How long a burst's open connections rest before the release, so that the server's accepting is in no TTFT."""
+    return 0.02 + 0.0003 * connections
 
 
 def send_spread_ms(traces: Sequence[RequestTrace]) -> float | None:
