@@ -81,7 +81,7 @@ class Level:
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 2, 5 × a power of ten; at least 0.01."""
+    """The next of 1, 2, 5 times a power of ten; at least 0.01."""
     if value <= 0.01:
         return 0.01
     power = 10.0 ** math.floor(math.log10(value))
@@ -89,7 +89,7 @@ def round_up(value: float) -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value at rank ceil(share × n): a value that was seen, not one in between."""
+    """The value at rank ceil(share * n): a value that was seen, not one in between."""
     return sorted(values)[max(1, math.ceil(share * len(values))) - 1]
 
 

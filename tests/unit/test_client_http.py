@@ -348,12 +348,16 @@ async def test_every_connection_is_open_before_the_first_request_is_sent() -> No
         release = transport.release
 
         async def watched(exchanges: Any, settle_s: float = 0.0) -> None:
-            first = exchanges[0]
-            send = first.send
-            first.send = lambda: (connected.append(sum(e.socket.fileno() >= 0 for e in exchanges)), send())
+            send = exchanges[0].send
+
+            def counted() -> None:
+                connected.append(sum(one.socket.fileno() >= 0 for one in exchanges))
+                send()
+
+            exchanges[0].send = counted
             await release(exchanges, settle_s)
 
-        transport.release = watched  # type: ignore[method-assign]
+        transport.release = watched  # type: ignore[method-assign, assignment]
         traces = await client.burst([BODY] * 20, [str(n) for n in range(20)])
     assert connected == [20]
     spread = send_spread_ms(traces)
