@@ -272,7 +272,7 @@ class Runner:
         for number in itertools.count(1):
             attempt = await self._attempt(spec, run, number, reason)
             attempts.append(attempt)
-            cause, reason = _again(spec, attempt)
+            cause, reason = again(spec, attempt)
             if cause is None or left[cause] == 0:
                 return
             left[cause] -= 1
@@ -437,7 +437,7 @@ class Runner:
         return error
 
 
-def _again(spec: CellSpec, attempt: Attempt) -> tuple[str | None, str]:
+def again(spec: CellSpec, attempt: Attempt) -> tuple[str | None, str]:
     """Why the run should be attempted once more: the policy's word for it, and the reason recorded."""
     if attempt.error is not None:
         return "crash", f"attempt {attempt.number} broke off: {attempt.error.splitlines()[0]}"
