@@ -141,6 +141,7 @@ class Runner:
         self._memory, self._context_asked = memory, context_asked
         self._live: Live | None = None
         self._starts = first_start - 1
+        self._measuring: asyncio.Task[Any] | None = None
         self._prepared = False
 
     # ---- servers ----
@@ -220,7 +221,21 @@ class Runner:
         return live
 
     async def aclose(self) -> None:
+        await self._end_abandoned()
         await self.drop_server("end of the session")
+
+    async def _end_abandoned(self) -> None:
+        """End a measurement whose caller is gone, and the server that it kept busy.
+
+        A time limit that raises out of the event loop (pytest-timeout) leaves the task behind, and the loop would go on
+        with it beside the next test.
+        """
+        task, self._measuring = self._measuring, None
+        if task is None or task.done() or task is asyncio.current_task():
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        await self.drop_server("its measurement was abandoned by the test")
 
     # ---- runs ----
 
@@ -232,6 +247,8 @@ class Runner:
         """
         attempts = list(taken)
         broken: str | None = None
+        await self._end_abandoned()
+        self._measuring = asyncio.current_task()
         cold = PARTS[spec.part].cold
         if not cold:
             await self.live()
@@ -412,7 +429,7 @@ class Runner:
         )
         if not PARTS[spec.part].cold:
             return facts
-        peak = self._memory.peak(live.server)
+        peak = self._memory.peak(live.server.start_number)
         return replace(facts, peak_memory_mib=peak.mib, memory_source=peak.source, memory_reason=peak.reason)
 
     async def _broke_off(

@@ -415,6 +415,7 @@ class SetupRun:
             plan_changes=self.wishes.plan_changes,
             continues=self._continues(),
             replaced=self._replaced(),
+            parts=PARTS,
             base=self.folder,
         )
         content = report.model_dump(mode="json")

@@ -10,7 +10,7 @@ from pytest_llmbench.records import CellResult, Summary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_llmbench.measure.part import FigureKind
+    from pytest_llmbench.figure_kinds import FigureKind
     from pytest_llmbench.records import Attempt, CellSpec, CellStatus, Figure
 
 DISTURBED = "disturbed"

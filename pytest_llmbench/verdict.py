@@ -13,7 +13,7 @@ from pytest_llmbench.records import Verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_llmbench.measure.part import FigureKind
+    from pytest_llmbench.figure_kinds import FigureKind
     from pytest_llmbench.records import CellResult, Direction, Summary, VerdictKind
 
 

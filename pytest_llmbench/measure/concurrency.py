@@ -10,12 +10,12 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.figure_kinds import FigureKind
 from pytest_llmbench.measure import figures as fig
 from pytest_llmbench.measure.part import (
     NO_VALUE,
     NOTHING_KNOWN,
     TTFT,
-    FigureKind,
     RunFacts,
     RunReading,
     Sent,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.figure_kinds import FigureKind
 from pytest_llmbench.measure import figures as fig
 from pytest_llmbench.measure.part import (
     NO_VALUE,
     NOTHING_KNOWN,
     TTFT,
-    FigureKind,
     RunFacts,
     RunReading,
     Sent,

@@ -14,7 +14,6 @@ from pytest_llmbench.measure.part import (
     TTFT,
     WALL,
     WORDS,
-    FigureKind,
     RunFacts,
     RunReading,
     Sent,
@@ -27,6 +26,7 @@ from pytest_llmbench.measure.validity import judge_request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_llmbench.figure_kinds import FigureKind
     from pytest_llmbench.measure.validity import Bounds
     from pytest_llmbench.records import Answer, CellSpec
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from pytest_llmbench.figure_kinds import FigureKind, PartFigures
 from pytest_llmbench.measure import figures as fig
 from pytest_llmbench.measure.validity import Bounds, Reasons, judge_request
 from pytest_llmbench.records import Figure
@@ -12,7 +13,7 @@ from pytest_llmbench.records import Figure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_llmbench.records import Answer, CellSpec, Direction, RequestTrace
+    from pytest_llmbench.records import Answer, CellSpec, RequestTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,35 +59,11 @@ class RunReading:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class FigureKind:
-    """A figure's name, unit, direction and definition (one line, printed in the report).
-
-    gated: thresholds and comparisons may judge it; otherwise it is a companion. required: a cell without it is not
-    measured; where not, it stands there with the reason why it has no value.
-    """
-
-    name: str
-    unit: str
-    direction: Direction
-    definition: str
-    gated: bool = True
-    required: bool = True
-
-
-class Part(Protocol):
+class Part(PartFigures, Protocol):
     """A part of the protocol: the figures it yields, how to read a run, and what server it needs."""
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def kinds(self) -> tuple[FigureKind, ...]: ...
-
-    @property
-    def headline(self) -> str:
-        """The figure that speaks for the part in one line."""
-        ...
 
     @property
     def cold(self) -> bool:

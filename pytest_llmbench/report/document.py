@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_llmbench import __version__, stats
 from pytest_llmbench.journal import plain
-from pytest_llmbench.measure import PARTS
 from pytest_llmbench.records import CellStatus, Direction, VerdictKind  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_llmbench.contract import Contract
+    from pytest_llmbench.figure_kinds import PartFigures
     from pytest_llmbench.records import CellResult, CellSpec, Summary, Verdict
 
 
@@ -54,6 +54,9 @@ class CellEntry(_Model):
     status: CellStatus
     reasons: tuple[str, ...]
     promised: dict[str, Any]
+    headline: str | None = Field(
+        description="the name of the figure that speaks for the cell; null for a part that this version cannot measure"
+    )
     figures: tuple[FigureEntry, ...]
     attempts: tuple[dict[str, Any], ...]
     requests_examined_for_cache: int
@@ -111,19 +114,27 @@ def build(
     results: Mapping[str, CellResult],
     verdicts: Mapping[str, Sequence[Verdict]],
     problems: Sequence[str],
+    parts: Mapping[str, PartFigures],
     base: Path,
     probe: bool = False,
     plan_changes: Mapping[str, Any] | None = None,
     continues: Mapping[str, Any] | None = None,
     replaced: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Document:
-    """Put the document together. base: the folder that its paths are relative to.
+    """Put the document together. parts: the figures of every part; base: the folder that its paths are relative to.
 
     A promised cell without a result is in it as ``missing`` (``failed`` where the run never started).
     """
     notes = stats.fit_notes(results.values())
     cells = tuple(
-        _cell(spec, results.get(spec.id), verdicts.get(spec.id, ()), problems, base).model_copy(
+        _cell(
+            spec,
+            parts.get(spec.part),
+            results.get(spec.id),
+            verdicts.get(spec.id, ()),
+            problems,
+            base,
+        ).model_copy(
             update={
                 "notes": notes.get(spec.id, ()),
                 "sessions": _sessions(results.get(spec.id), session),
@@ -162,6 +173,7 @@ def build(
 
 def _cell(
     spec: CellSpec,
+    part: PartFigures | None,
     result: CellResult | None,
     verdicts: Sequence[Verdict],
     problems: Sequence[str],
@@ -174,7 +186,8 @@ def _cell(
         status=result.status if result else "failed" if problems else "missing",
         reasons=result.reasons if result else tuple(problems) or ("the session ended before this cell was measured",),
         promised=plain(spec),
-        figures=tuple(_figure(spec, s, verdicts) for s in result.summaries) if result else (),
+        headline=part.headline if part else None,
+        figures=tuple(_figure(part, s, verdicts) for s in result.summaries) if result and part else (),
         attempts=tuple(plain(a) for a in attempts),
         requests_examined_for_cache=sum(a.examined_for_cache for a in attempts),
         requests_with_cached_tokens=sum(
@@ -201,8 +214,8 @@ def _relative(path: str, base: Path) -> str:
     return Path(os.path.relpath(path, base)).as_posix()
 
 
-def _figure(spec: CellSpec, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
-    kind = next(k for k in PARTS[spec.part].kinds if k.name == summary.name)
+def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
+    kind = next(k for k in part.kinds if k.name == summary.name)
     verdict = next((v for v in verdicts if v.figure == summary.name), None)
     return FigureEntry(
         name=summary.name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.measure import PARTS
 from pytest_llmbench.verdict import shown
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def _rows(cells: tuple[CellEntry, ...]) -> list[str]:
     rows = [header, ["---", *("---:" for _ in used), "---:", "---:", "---"]]
     for cell in cells:
         figures = {f.name: f for f in cell.figures}
-        own = figures.get(PARTS[cell.part].headline) if cell.part in PARTS else None
+        own = figures.get(cell.headline or "")
         values = [_value(figures[name].median) if name in figures else "" for name in used]
         spread = f"{own.cv:.1%}" if own and own.cv is not None else ""
         rows.append([cell.id, *values, str(len(own.values)) if own else "0", spread, _result(cell)])

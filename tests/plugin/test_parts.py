@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
+from bench_folder import SUITES
 
-from conftest import SUITES
 from pytest_llmbench.report.document import packaged_schema, schema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Bench
+    from bench_folder import Bench
 
 ALL = tuple(f"test_{part}.py" for part in ("decode", "prefill", "concurrency", "context", "long_answer", "fit"))
 SMALL: dict[str, Any] = {

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from pytest_llmbench.report import verify
+from pytest_llmbench import verify
 from pytest_llmbench.report.document import packaged_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Bench
+    from bench_folder import Bench
 
 FILES = ("test_decode.py", "test_prefill.py")
 

@@ -7,14 +7,14 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from bench_folder import SUITES
 
-from conftest import SUITES
-from pytest_llmbench.report import verify
+from pytest_llmbench import verify
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Bench
+    from bench_folder import Bench
 
 ALL = tuple(f"test_{part}.py" for part in ("decode", "prefill", "concurrency", "context", "long_answer", "fit"))
 
