@@ -37,6 +37,7 @@ STREET: dict[str, frozenset[str]] = {
         "history": "errors records files verdict",
         "report": "records files figure_kinds journal contract stats verdict",
         "resume": "errors records journal",
+        "selfcheck": "errors records client measure paced",
         "verify": "errors records journal contract client measure stats",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
@@ -117,8 +118,6 @@ PURE = (
 SENDERS = frozenset({"measure.request"})
 # More than the room may, each with its reason. Only pure modules, or types.
 MORE = {
-    # Reads raw records again by the code that read them first; nothing is sent.
-    "report.verify": frozenset({"errors", "client.parse", "measure", "measure.part", "measure.validity"}),
     # A protocol that the watch fulfils; it names the server whose memory is asked for.
     "measure.memory": frozenset({"engine"}),
 }
