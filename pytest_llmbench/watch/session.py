@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest_llmbench
-from pytest_llmbench.watch import GuardWord, Unwatched
+from pytest_llmbench.journal import read_lines
+from pytest_llmbench.watch import GuardWord, Unwatched, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +99,9 @@ class SessionWatch:
         return self._ask({"do": "now"}) or {}
 
     def quiet(self) -> dict[str, Any]:
-        return self._ask({"do": "quiet"}) or {}
+        """The quiet check as its file has it: also after the end, and over helpers that were lost."""
+        path = self._folder / QUIET
+        return quiet.summarise(read_lines(path) if path.exists() else ())
 
     def close(self) -> None:
         """End the helper. Safe to call twice."""

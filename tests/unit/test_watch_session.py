@@ -86,6 +86,8 @@ def test_quiet_check_is_kept_beside(watch: SessionWatch, tmp_path: Path) -> None
     until(lambda: watch.quiet()["samples"] >= 2)
     assert len(lines(tmp_path / "run" / QUIET)) >= 2
     assert watch.quiet()["above"] == 0
+    watch.close()
+    assert watch.quiet()["samples"] == len(lines(tmp_path / "run" / QUIET))
 
 
 def test_the_gpu_of_the_card_is_watched_by_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
