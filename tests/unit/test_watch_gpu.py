@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_nvml import Device, FakeNvml  # type: ignore[import-not-found]
+from fake_nvml import Device, FakeNvml
 
 from pytest_llmbench.watch import gpu_summary
 from pytest_llmbench.watch.gpu import Gpus, choose
