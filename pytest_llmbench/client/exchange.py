@@ -72,12 +72,16 @@ class Exchange:
         """Bytes are left that the socket had no room for."""
         return len(self._left) > 0
 
+    def adopt(self, connection: socket.socket) -> None:
+        """Use a non-blocking connection that is there already."""
+        self._socket = connection
+
     async def open(self) -> None:
         """Connect. A failure is in ``error``, never raised."""
         host, port = self._address
         try:
             async with asyncio.timeout(self._connect_s):
-                self._socket = await _connect(asyncio.get_running_loop(), host, port)
+                self.adopt(await _connect(asyncio.get_running_loop(), host, port))
         except TimeoutError:
             self.break_off(httpx.ConnectTimeout(f"{host}:{port} did not answer in {self._connect_s:g} s"))
         except OSError as exc:

@@ -357,7 +357,7 @@ async def test_every_connection_is_open_before_the_first_request_is_sent() -> No
             exchanges[0].send = counted
             await release(exchanges, settle_s)
 
-        transport.release = watched  # type: ignore[method-assign, assignment]
+        transport.release = watched  # type: ignore[method-assign]
         traces = await client.burst([BODY] * 20, [str(n) for n in range(20)])
     assert connected == [20]
     spread = send_spread_ms(traces)
