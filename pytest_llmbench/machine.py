@@ -1,4 +1,4 @@
-"""What this machine is: facts for the record, and the check against what a card promises of it."""
+"""What this machine is: facts for the record."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import contextlib
 import hashlib
 import os
 import platform
-import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import __version__
-from pytest_llmbench.errors import PromiseBrokenError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,48 +86,6 @@ def software() -> dict[str, str]:
         "implementation": sys.implementation.name,
         "httpx": httpx.__version__,
     }
-
-
-def require_gpus(promised: Sequence[tuple[str | None, str | None, int]] | None, machine: Machine) -> None:
-    """Refuse a machine that lacks the GPUs a card promises.
-
-    promised: (name, uuid, count) per entry of the card; None or empty: the card promises none. Raises
-    PromiseBrokenError. Names match without the vendor's word and case ("RTX 5060 Ti" is "NVIDIA GeForce RTX 5060 Ti").
-    """
-    left = list(machine.gpus)
-    for name, uuid, count in promised or ():
-        for _ in range(count):
-            match = next((g for g in left if _fits(g, name, uuid)), None)
-            if match is None:
-                raise PromiseBrokenError(
-                    "hardware.gpus",
-                    _gpu_words(name, uuid, count),
-                    _machine_words(machine),
-                    "run this card on its own machine, or copy it and state your hardware",
-                )
-            left.remove(match)
-
-
-def _fits(gpu: Gpu, name: str | None, uuid: str | None) -> bool:
-    if uuid is not None:
-        return gpu.uuid == uuid
-    return name is None or _bare(name) == _bare(gpu.name)
-
-
-def _bare(name: str) -> str:
-    """``NVIDIA GeForce RTX 5060 Ti 16 GB`` → ``rtx 5060 ti``: the memory size is a promise of its own."""
-    without_memory = re.sub(r"\b\d+ ?gi?b\b", "", name.lower())
-    return " ".join(word for word in without_memory.split() if word not in {"nvidia", "geforce", "amd", "intel"})
-
-
-def _gpu_words(name: str | None, uuid: str | None, count: int) -> str:
-    return f"{count} x {name or 'a GPU'}" + (f" ({uuid})" if uuid else "")
-
-
-def _machine_words(machine: Machine) -> str:
-    if not machine.gpus:
-        return f"no GPU ({machine.gpu_note})"
-    return ", ".join(g.name + (f" ({g.uuid})" if g.uuid else "") for g in machine.gpus)
 
 
 def _nvidia() -> tuple[tuple[Gpu, ...], str | None, str | None]:

@@ -1,6 +1,7 @@
 """The sections ``server``, ``sampling`` and ``thinking``: how the server is started and what every request carries."""
 
 import copy
+import difflib
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self, cast
 
@@ -23,6 +24,15 @@ _OURS = {
     "messages": "remove it: prompts come from the plan",
     "model": "remove it: the server is asked",
 }
+
+
+# What llama-server's API takes (an unknown name is ignored there without a word, so a near miss is refused here).
+_SAMPLING = (
+    "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p",
+    "xtc_probability", "xtc_threshold", "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty",
+    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "mirostat",
+    "mirostat_tau", "mirostat_eta", "samplers", "logit_bias", "adaptive_target", "adaptive_decay",
+)  # fmt: skip
 
 
 class Placeholder(NamedTuple):
@@ -102,6 +112,17 @@ class Sampling(Stated):
                 Fault(f"values.{key}", value, "is not sampling", _OURS[key])
                 for key, value in self.values.items()
                 if key in _OURS
+            ]
+        )
+        return self
+
+    @model_validator(mode="after")
+    def _no_near_miss(self) -> Self:
+        refuse(
+            [
+                Fault(f"values.{key}", value, "the server would ignore this name", f"did you mean {near[0]!r}?")
+                for key, value in self.values.items()
+                if key not in _SAMPLING and (near := difflib.get_close_matches(key, _SAMPLING, n=1, cutoff=0.8))
             ]
         )
         return self

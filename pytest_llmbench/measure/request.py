@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import plan, prompts
+from pytest_llmbench.client.counting import counting_client
 
 if TYPE_CHECKING:
     from pytest_llmbench.card import SetupCard
@@ -56,9 +57,9 @@ class PromptBook:
         """The prompt of one request. client: of a server that counts its tokens. Raises InputError, ServerError."""
         key = (spec.id, run, attempt, request)
         if key not in self._built:
-            counter = prompts.LlamaTokenCounter(
-                client.http, self._card.thinking.request_fields(on=spec.thinking), self._learnt[spec.thinking]
-            )
-            # By the cell's own definition: another cell added to the plan leaves this one's prompts as they were.
-            self._built[key] = await prompts.build(spec, plan.cell_sha256(spec), run, attempt, request, counter)
+            thinking = self._card.thinking.request_fields(on=spec.thinking)
+            async with counting_client(client) as http:
+                counter = prompts.LlamaTokenCounter(http, thinking, self._learnt[spec.thinking])
+                # By the cell's own definition: another cell added to the plan leaves this one's prompts as they were.
+                self._built[key] = await prompts.build(spec, plan.cell_sha256(spec), run, attempt, request, counter)
         return self._built[key]

@@ -4,6 +4,7 @@ prints its JSON Schema."""
 from __future__ import annotations
 
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_llmbench import __version__, stats
 from pytest_llmbench.journal import plain
-from pytest_llmbench.measure import PARTS
 from pytest_llmbench.records import CellStatus, Direction, VerdictKind  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_llmbench.contract import Contract
+    from pytest_llmbench.figure_kinds import PartFigures
     from pytest_llmbench.records import CellResult, CellSpec, Summary, Verdict
 
 
@@ -53,22 +54,31 @@ class CellEntry(_Model):
     status: CellStatus
     reasons: tuple[str, ...]
     promised: dict[str, Any]
+    headline: str | None = Field(
+        description="the name of the figure that speaks for the cell; null for a part that this version cannot measure"
+    )
     figures: tuple[FigureEntry, ...]
     attempts: tuple[dict[str, Any], ...]
     requests_examined_for_cache: int
     requests_with_cached_tokens: int
+    sessions: tuple[str, ...] = Field(description="the sessions that made the attempts; more than one after a resume")
+    replaced: dict[str, Any] | None = Field(
+        description="an earlier valid result that this one stands in for (a supplement); the earlier run keeps it"
+    )
+    notes: tuple[str, ...] = Field(description="what a reader must know beside the figures")
     raw_file: str | None
     server_logs: tuple[str, ...]
 
 
 class Headline(_Model):
-    """The headline figures (METHOD): means of the decode cells' medians."""
+    """The headline figures (METHOD): means of the decode cells' medians, and the largest context that answered."""
 
     decode_tok_s: float | None
     words_s: float | None
     characters_s: float | None
     seconds_for_500_words: float | None
     decode_spread_cv: float | None
+    fit_largest: int | None = Field(description="tokens of -c: the largest size of the memory test that answered")
 
 
 class Document(_Model):
@@ -79,7 +89,12 @@ class Document(_Model):
     session: str
     started: str
     finished: str
-    complete: bool = Field(description="every promised cell is measured")
+    complete: bool = Field(description="every promised cell is measured, or not possible on this machine (unsupported)")
+    probe: bool = Field(description="a trial run: never a measurement, never compared with or saved")
+    plan_changes: dict[str, Any] = Field(description="what the command line changed in the card's plan, by flag")
+    continues: dict[str, Any] | None = Field(
+        description="the earlier run that this one resumes or supplements, why, and what was taken over"
+    )
     card: dict[str, Any]
     contract: dict[str, Any]
     environment: dict[str, Any]
@@ -99,14 +114,34 @@ def build(
     results: Mapping[str, CellResult],
     verdicts: Mapping[str, Sequence[Verdict]],
     problems: Sequence[str],
+    parts: Mapping[str, PartFigures],
     base: Path,
+    probe: bool = False,
+    plan_changes: Mapping[str, Any] | None = None,
+    continues: Mapping[str, Any] | None = None,
+    replaced: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Document:
-    """Put the document together. base: the folder that its paths are relative to.
+    """Put the document together. parts: the figures of every part; base: the folder that its paths are relative to.
 
     A promised cell without a result is in it as ``missing`` (``failed`` where the run never started).
     """
+    notes = stats.fit_notes(results.values())
     cells = tuple(
-        _cell(spec, results.get(spec.id), verdicts.get(spec.id, ()), problems, base) for spec in contract.cells
+        _cell(
+            spec,
+            parts.get(spec.part),
+            results.get(spec.id),
+            verdicts.get(spec.id, ()),
+            problems,
+            base,
+        ).model_copy(
+            update={
+                "notes": notes.get(spec.id, ()),
+                "sessions": _sessions(results.get(spec.id), session),
+                "replaced": _earlier((replaced or {}).get(spec.id), base),
+            }
+        )
+        for spec in contract.cells
     )
     decode = list(results.values())
     words = stats.headline(decode, "words_s")
@@ -116,7 +151,10 @@ def build(
         session=session,
         started=started,
         finished=finished,
-        complete=all(cell.status == "measured" for cell in cells),
+        complete=all(cell.status in {"measured", "unsupported"} for cell in cells),
+        probe=probe,
+        plan_changes=dict(plan_changes or {}),
+        continues=dict(continues) if continues else None,
         card=dict(card),
         contract=contract.to_json(),
         environment=dict(environment),
@@ -126,6 +164,7 @@ def build(
             characters_s=stats.headline(decode, "characters_s"),
             seconds_for_500_words=500 / words if words else None,
             decode_spread_cv=stats.headline_spread(decode),
+            fit_largest=stats.fit_largest(results.values()),
         ),
         cells=cells,
         problems=tuple(problems),
@@ -133,7 +172,12 @@ def build(
 
 
 def _cell(
-    spec: CellSpec, result: CellResult | None, verdicts: Sequence[Verdict], problems: Sequence[str], base: Path
+    spec: CellSpec,
+    part: PartFigures | None,
+    result: CellResult | None,
+    verdicts: Sequence[Verdict],
+    problems: Sequence[str],
+    base: Path,
 ) -> CellEntry:
     attempts = result.attempts if result else ()
     return CellEntry(
@@ -142,21 +186,36 @@ def _cell(
         status=result.status if result else "failed" if problems else "missing",
         reasons=result.reasons if result else tuple(problems) or ("the session ended before this cell was measured",),
         promised=plain(spec),
-        figures=tuple(_figure(spec, s, verdicts) for s in result.summaries) if result else (),
+        headline=part.headline if part else None,
+        figures=tuple(_figure(part, s, verdicts) for s in result.summaries) if result and part else (),
         attempts=tuple(plain(a) for a in attempts),
         requests_examined_for_cache=sum(a.examined_for_cache for a in attempts),
-        requests_with_cached_tokens=sum(bool(a.details.get("cached_tokens")) for a in attempts),
+        requests_with_cached_tokens=sum(
+            a.details.get("cached_requests", int(bool(a.details.get("cached_tokens")))) for a in attempts
+        ),
+        sessions=(),
+        replaced=None,
+        notes=(),
         raw_file=_relative(result.raw_file, base) if result and result.raw_file else None,
         server_logs=tuple(_relative(log, base) for log in result.server_logs) if result else (),
     )
 
 
+def _sessions(result: CellResult | None, session: str) -> tuple[str, ...]:
+    attempts = result.attempts if result else ()
+    return tuple(dict.fromkeys(a.details.get("session", session) for a in attempts))
+
+
+def _earlier(replaced: Mapping[str, Any] | None, base: Path) -> dict[str, Any] | None:
+    return None if replaced is None else dict(replaced) | {"raw_file": _relative(replaced["raw_file"], base)}
+
+
 def _relative(path: str, base: Path) -> str:
-    return Path(path).relative_to(base).as_posix()
+    return Path(os.path.relpath(path, base)).as_posix()
 
 
-def _figure(spec: CellSpec, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
-    kind = next(k for k in PARTS[spec.part].kinds if k.name == summary.name)
+def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
+    kind = next(k for k in part.kinds if k.name == summary.name)
     verdict = next((v for v in verdicts if v.figure == summary.name), None)
     return FigureEntry(
         name=summary.name,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.measure import PARTS
 from pytest_llmbench.verdict import shown
 
 if TYPE_CHECKING:
     from pytest_llmbench.report.document import CellEntry, Document
 
 _COLUMNS = {
+    "total_tok_s": "total tok/s",
+    "request_tok_s": "per request tok/s",
     "decode_tok_s": "decode tok/s",
     "prefill_tok_s": "prefill tok/s",
     "ttft_ms": "first token ms",
+    "wall_s": "wall s",
+    "load_s": "load s",
+    "peak_memory_mib": "peak MiB",
 }
 # Verdicts that a reader must see; "ok" is silence.
 _SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
@@ -21,34 +25,55 @@ _SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
 
 def render(document: Document) -> str:
     """Setup, headline and one row a cell; a cell without a number says why below the table."""
-    lines = [f"**{document.card['title']}**", ""]
-    lines += [f"{line}  " for line in _setup(document)]
+    lines = [f"**{document.card['title']}**", "", *_kind(document)]
+    lines += [f"{line}  " for line in _setup(document) if line]
     lines += ["", *_headline(document), *_rows(document.cells)]
-    notes = [
-        f"- {cell.id} {cell.status}: {_first_line(cell.reasons)}"
-        for cell in document.cells
-        if cell.status != "measured"
-    ]
+    notes = _without_a_number(document.cells)
+    notes += [f"- {cell.id}: {note}" for cell in document.cells for note in (*cell.notes, *_queues(cell))]
     notes += [
         f"- {cell.id} run {attempt['run']} was made again: {attempt['reason']}"
         for cell in document.cells
         for attempt in cell.attempts
         if attempt["number"] > 1
     ]
+    notes += [
+        f"- {cell.id} is shown from {document.session}; {cell.replaced['session']} had "
+        + ", ".join(f"{name} {shown(value, '').strip()}" for name, value in cell.replaced["medians"].items() if value)
+        for cell in document.cells
+        if cell.replaced
+    ]
     if notes:
         lines += ["", *notes]
     examined = sum(cell.requests_examined_for_cache for cell in document.cells)
     cached = sum(cell.requests_with_cached_tokens for cell in document.cells)
-    lines += [
-        "",
-        f"Cached prompt tokens: in {cached} of {examined} requests examined. {document.tool}, {document.started[:10]}.",
-    ]
+    caches = f"Cached prompt tokens: in {cached} of {examined} requests examined. " if examined else ""
+    lines += ["", f"{caches}{document.tool}, {document.started[:10]}."]
     return "\n".join(lines) + "\n"
+
+
+def _kind(document: Document) -> list[str]:
+    """What kind of run this is, where it is not a whole session of its own with the card's plan."""
+    lines = ["**Probe: a trial run, not a measurement.**"] if document.probe else []
+    if document.plan_changes:
+        said = [
+            f"{f} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}"
+            for f, v in document.plan_changes.items()
+        ]
+        lines.append(f"Plan changed: {'; '.join(said)}.")
+    if document.continues:
+        why = f" ({document.continues['reason']})" if document.continues["reason"] else ""
+        own = [cell.id for cell in document.cells if document.session in cell.sessions]
+        lines.append(
+            f"{document.continues['kind'].capitalize()} of {document.continues['session']}{why}; "
+            f"measured in {document.session}: {', '.join(own) or 'nothing'}."
+        )
+    return [part for line in lines for part in (line, "")]
 
 
 def _setup(document: Document) -> list[str]:
     machine = document.environment.get("machine", {})
-    gpus = ", ".join(gpu["name"] for gpu in machine.get("gpus", ())) or "no NVIDIA GPU"
+    stated = [f"{gpu} (as stated)" for gpu in document.environment.get("gpus_not_verified", ())]
+    gpus = ", ".join([*(gpu["name"] for gpu in machine.get("gpus", ())), *stated]) or "no NVIDIA GPU"
     where = [
         gpus,
         f"{machine.get('cpu') or 'CPU unknown'} ({machine.get('cores_logical')} logical cores)",
@@ -61,10 +86,24 @@ def _setup(document: Document) -> list[str]:
     ]
 
 
+def _queues(cell: CellEntry) -> list[str]:
+    """Started and queued requests of a level above the server's slots, apart."""
+    found = {f.name: f.median for f in cell.figures if f.median is not None and f.label == "queues"}
+    if "queued_requests" not in found:
+        return ["queues (the server does not show which requests waited)"] if found else []
+    words = [
+        f"{kind} {shown(found[f'{kind}_tok_s'], 'tok/s')} per request, first token {shown(found[f'{kind}_ttft_ms'], 'ms')}"
+        for kind in ("started", "queued")
+        if f"{kind}_tok_s" in found and f"{kind}_ttft_ms" in found
+    ]
+    return [f"queues, {found['queued_requests']:.0f} requests waited for a slot; {'; '.join(words)}"]
+
+
 def _headline(document: Document) -> list[str]:
     head = document.headline
+    fits = [f"Largest context that answered: **{head.fit_largest}** tokens.", ""] if head.fit_largest else []
     if head.decode_tok_s is None:
-        return []
+        return fits
     medians = ", ".join(
         f"{cell.id.partition('[')[2].rstrip(']')} {figure.median:.1f}"
         for cell in document.cells
@@ -78,7 +117,7 @@ def _headline(document: Document) -> list[str]:
         if head.words_s and head.seconds_for_500_words
         else ""
     )
-    return [f"Decode **{head.decode_tok_s:.1f} tok/s** ({medians}{spread}){words}.", ""]
+    return [f"Decode **{head.decode_tok_s:.1f} tok/s** ({medians}{spread}){words}.", "", *fits]
 
 
 def _rows(cells: tuple[CellEntry, ...]) -> list[str]:
@@ -87,13 +126,20 @@ def _rows(cells: tuple[CellEntry, ...]) -> list[str]:
     rows = [header, ["---", *("---:" for _ in used), "---:", "---:", "---"]]
     for cell in cells:
         figures = {f.name: f for f in cell.figures}
-        own = figures.get(PARTS[cell.part].headline) if cell.part in PARTS else None
+        own = figures.get(cell.headline or "")
         values = [_value(figures[name].median) if name in figures else "" for name in used]
         spread = f"{own.cv:.1%}" if own and own.cv is not None else ""
         rows.append([cell.id, *values, str(len(own.values)) if own else "0", spread, _result(cell)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     rows[1] = [("-" * (w - 1) + ":") if c.endswith(":") else "-" * w for c, w in zip(rows[1], widths, strict=True)]
-    return ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]
+    to_the_right = [c.endswith(":") for c in rows[1]]
+    return [
+        "| " + " | ".join(_put(*each) for each in zip(row, widths, to_the_right, strict=True)) + " |" for row in rows
+    ]
+
+
+def _put(text: str, width: int, to_the_right: bool) -> str:  # noqa: FBT001
+    return text.rjust(width) if to_the_right else text.ljust(width)
 
 
 def _value(median: float | None) -> str:
@@ -103,6 +149,15 @@ def _value(median: float | None) -> str:
 def _result(cell: CellEntry) -> str:
     said = [f"{f.name} {f.verdict}" for f in cell.figures if f.verdict in _SAID]
     return ", ".join(said if cell.status == "measured" and said else [cell.status, *said])
+
+
+def _without_a_number(cells: tuple[CellEntry, ...]) -> list[str]:
+    """A line for each reason, with the cells that have it: what keeps a server from starting is every cell's reason."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.status != "measured":
+            reasons.setdefault(f"{cell.status}: {_first_line(cell.reasons)}", []).append(cell.id)
+    return [f"- {', '.join(ids)} {reason}" for reason, ids in reasons.items()]
 
 
 def _first_line(reasons: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from bench_folder import Bench
 
 USAGE = pytest.ExitCode.USAGE_ERROR
 
@@ -64,6 +64,7 @@ def test_a_card_that_is_not_there(bench_folder: Bench) -> None:
         ({"plan": {"parts": ["decode"], "decode": {"runs": 0}}}, ("plan.decode.runs", "0")),
         ({"plan": {"parts": ["prefill"], "prefill": {"depths": [16384]}}}, ("plan.prefill.depths", "16384", "8192")),
         ({"thresholds": {"decode[prosa]": {"decode_tok_s": {"floor": 1}}}}, ("decode[prosa]", "decode[prose]")),
+        ({"sampling": {"values": {"temprature": 0.7}}}, ("sampling.values.temprature", "did you mean 'temperature'")),
         ({"engine": {"kind": "vllm"}}, ("engine", "vllm", "llama-server")),
     ],
 )

@@ -14,7 +14,7 @@ from pytest_llmbench.journal import read_lines, trace_from_json
 from pytest_llmbench.report.document import packaged_schema
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from bench_folder import Bench
 
 
 def figure(report: dict[str, Any], cell: str, name: str) -> dict[str, Any]:
@@ -42,6 +42,7 @@ def test_every_promised_cell_is_measured_and_reported(bench_folder: Bench) -> No
     result.stdout.fnmatch_lines(
         ["*llmbench: card (Tiny, llama-server): decode, prefill; 6 runs, 7 requests*", "*| decode[[]code]*"]
     )
+    assert result.stderr.str() == ""  # nothing that a user would have to ask about
     assert bench_folder.servers() == []
 
 
