@@ -55,7 +55,8 @@ def changed(card: SetupCard, changes: PlanChanges) -> SetupCard:
     if changes.depths is not None:
         parts["prefill"]["depths"] = parts["context"]["depths"] = list(changes.depths)
     if changes.sizes is not None:
-        parts["fit"] = {"max_tokens": parts["fit"]["max_tokens"], "sizes": list(changes.sizes)}
+        kept = {name: value for name, value in parts["fit"].items() if name in {"max_tokens", "refine"}}
+        parts["fit"] = kept | {"sizes": list(changes.sizes)}
     if changes.probe:
         _probe(parts)
     if changes.runs is not None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.runner import Changes, Live, Progress
 
 
+FIT_STEP = 1024
 NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fails"
 
 
@@ -92,6 +93,7 @@ class SetupRun:
         self.card, self.folder, self.session, self.wishes = card, folder, session, wishes
         self.cells, self._progress = tuple(cells), progress
         self.results: dict[str, CellResult] = {}
+        self.searched: dict[str, CellResult] = {}
         self.verdicts: dict[str, tuple[Verdict, ...]] = {}
         self.problems: list[str] = []
         self.environment: dict[str, Any] = {}
@@ -344,7 +346,27 @@ class SetupRun:
         else:
             result = self._within_promise(await self._runner.measure(spec, self._taken.attempts.get(spec.id, ())))
         self.results[spec.id] = result
+        if (
+            spec.part == "fit"
+            and result.attempts
+            and result.status in {"failed", "unsupported"}
+            and self.card.plan.fit.refine
+        ):
+            await self._search(spec)
         return result
+
+    async def _search(self, failed: CellSpec) -> None:
+        """Halve the way between the last size that answered and the first that failed, down to steps of 1,024 tokens.
+
+        These sizes are not promised cells: they are found out, and stand apart in the document.
+        """
+        assert self._runner is not None
+        assert failed.context is not None
+        good, bad = stats.fit_largest(self.results.values()), failed.context
+        while good is not None and (middle := (good + bad) // 2 // FIT_STEP * FIT_STEP) > good:
+            result = await self._runner.measure(replace(failed, id=f"fit[{middle}]", context=middle))
+            self.searched[result.spec.id] = result
+            good, bad = (middle, bad) if result.status == "measured" else (good, middle)
 
     def _failed_size_below(self, spec: CellSpec) -> str | None:
         """The first size of the memory test that failed, where the cell is a larger one."""
@@ -409,6 +431,7 @@ class SetupRun:
             contract=self.contract,
             environment=self.environment,
             results=self.results,
+            searched=self.searched,
             verdicts=self.verdicts,
             problems=self.problems,
             probe=self.wishes.probe,

@@ -33,6 +33,9 @@ def render(document: Document) -> str:
         for cell in document.cells
         if cell.status != "measured"
     ]
+    notes += [
+        f"- {cell.id} (searched): {'answered' if cell.status == 'measured' else 'failed'}" for cell in document.searched
+    ]
     notes += [f"- {cell.id}: {note}" for cell in document.cells for note in (*cell.notes, *_queues(cell))]
     notes += [
         f"- {cell.id} run {attempt['run']} was made again: {attempt['reason']}"

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from bench_folder import SUITES
 
+from pytest_llmbench import verify
 from pytest_llmbench.report.document import packaged_schema, schema
 
 if TYPE_CHECKING:
@@ -245,6 +246,34 @@ def test_a_size_above_the_cards_own_context_is_not_promised(parts: Bench) -> Non
     report = parts.report()
     assert report["complete"]
     assert cell(report, "fit[2048]")["status"] == "unsupported"
+
+
+def test_the_way_between_the_last_good_and_the_first_bad_size_is_searched(parts: Bench) -> None:
+    engine = parts.path / "limited-engine"
+    engine.write_text(
+        parts.engine.read_text().replace(
+            "sys.exit(main())", "sys.exit(1 if int(sys.argv[sys.argv.index('-c') + 1]) > 3500 else main())"
+        ),
+        encoding="utf-8",
+    )
+    engine.chmod(0o755)
+    card = parts.card(
+        plan=plan("fit", fit={"sizes": [1024, 8192], "refine": True}),
+        server=server("-c", "8192", "-np", "1"),
+        engine={"kind": "llama-server", "binary": {"path": str(engine)}},
+    )
+    result = parts.run(card=card, paths=("test_fit.py",))
+    result.assert_outcomes(passed=1, failed=1)
+    report = parts.report()
+    jsonschema.validate(report, packaged_schema())
+    # Halfway 4096 fails, then 2048 answers, then 3072.
+    assert [(c["id"], c["status"]) for c in report["searched"]] == [
+        ("fit[2048]", "measured"),
+        ("fit[3072]", "measured"),
+        ("fit[4096]", "failed"),
+    ]
+    assert report["headline"]["fit_largest"] == 3072
+    assert [one for one in verify.check(run_folder(parts)) if not one.matches] == []
 
 
 def _refusing(bench: Bench, size: str) -> Path:
