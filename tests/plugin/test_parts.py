@@ -82,6 +82,28 @@ def test_all_parts_are_measured_on_as_few_servers_as_possible(parts: Bench) -> N
     assert parts.servers() == []
 
 
+@pytest.mark.parametrize(
+    ("args", "left"),
+    [
+        (("-m", "fit"), ["fit[1024]", "fit[2048]"]),
+        (("-m", "context or long_answer"), ["ctx[4096-code]", "ctx[4096-prose]", "long_answer"]),
+        (("-k", "concurrency and 2"), ["conc[2]"]),
+        (("--llmbench-parts", "fit,long_answer"), ["long_answer", "fit[1024]", "fit[2048]"]),
+        (("--llmbench-parts", "fit", "--llmbench-sizes", "1024,4096"), ["fit[1024]", "fit[4096]"]),
+        (("--llmbench-parts", "concurrency", "--llmbench-levels", "1,64"), ["conc[1]", "conc[64]"]),
+    ],
+)
+def test_parts_are_picked_by_marker_word_and_flag(parts: Bench, args: tuple[str, ...], left: list[str]) -> None:
+    card = parts.card(
+        plan=plan("fit", "long_answer", "context", "concurrency", "prefill", "decode"),
+        server=server("-c", "16384", "-np", "2"),
+    )
+    result = parts.run("--collect-only", "-q", *args, card=card, paths=ALL)
+    names = {"concurrency": "conc", "context": "ctx", "long_answer": "long_answer", "fit": "fit"}
+    found = [line.partition("::test_")[2] for line in result.stdout.lines if "::test_" in line]
+    assert [names[one.partition("[")[0]] + one.removeprefix(one.partition("[")[0]) for one in found] == left
+
+
 def test_concurrency_above_the_slots_is_labelled_and_told_apart(parts: Bench) -> None:
     card = parts.card(
         plan=plan("concurrency", concurrency={"levels": [1, 2, 5]}), server=server("-c", "16384", "-np", "2", tok_s=100)
@@ -252,7 +274,8 @@ def test_the_way_between_the_last_good_and_the_first_bad_size_is_searched(parts:
     engine = parts.path / "limited-engine"
     engine.write_text(
         parts.engine.read_text().replace(
-            "sys.exit(main())", "sys.exit(1 if int(sys.argv[sys.argv.index('-c') + 1]) > 3500 else main())"
+            "sys.exit(main())",
+            "sys.exit(1 if '-c' in sys.argv and int(sys.argv[sys.argv.index('-c') + 1]) > 3500 else main())",
         ),
         encoding="utf-8",
     )
