@@ -26,13 +26,9 @@ _SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
 def render(document: Document) -> str:
     """Setup, headline and one row a cell; a cell without a number says why below the table."""
     lines = [f"**{document.card['title']}**", "", *_kind(document)]
-    lines += [f"{line}  " for line in _setup(document)]
+    lines += [f"{line}  " for line in _setup(document) if line]
     lines += ["", *_headline(document), *_rows(document.cells)]
-    notes = [
-        f"- {cell.id} {cell.status}: {_first_line(cell.reasons)}"
-        for cell in document.cells
-        if cell.status != "measured"
-    ]
+    notes = _without_a_number(document.cells)
     notes += [
         f"- {cell.id} (searched): {'answered' if cell.status == 'measured' else 'failed'}" for cell in document.searched
     ]
@@ -53,10 +49,8 @@ def render(document: Document) -> str:
         lines += ["", *notes]
     examined = sum(cell.requests_examined_for_cache for cell in document.cells)
     cached = sum(cell.requests_with_cached_tokens for cell in document.cells)
-    lines += [
-        "",
-        f"Cached prompt tokens: in {cached} of {examined} requests examined. {document.tool}, {document.started[:10]}.",
-    ]
+    caches = f"Cached prompt tokens: in {cached} of {examined} requests examined. " if examined else ""
+    lines += ["", f"{caches}{document.tool}, {document.started[:10]}."]
     return "\n".join(lines) + "\n"
 
 
@@ -81,7 +75,8 @@ def _kind(document: Document) -> list[str]:
 
 def _setup(document: Document) -> list[str]:
     machine = document.environment.get("machine", {})
-    gpus = ", ".join(gpu["name"] for gpu in machine.get("gpus", ())) or "no NVIDIA GPU"
+    stated = [f"{gpu} (as stated)" for gpu in document.environment.get("gpus_not_verified", ())]
+    gpus = ", ".join([*(gpu["name"] for gpu in machine.get("gpus", ())), *stated]) or "no NVIDIA GPU"
     where = [
         gpus,
         f"{machine.get('cpu') or 'CPU unknown'} ({machine.get('cores_logical')} logical cores)",
@@ -140,7 +135,14 @@ def _rows(cells: tuple[CellEntry, ...]) -> list[str]:
         rows.append([cell.id, *values, str(len(own.values)) if own else "0", spread, _result(cell)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     rows[1] = [("-" * (w - 1) + ":") if c.endswith(":") else "-" * w for c, w in zip(rows[1], widths, strict=True)]
-    return ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]
+    to_the_right = [c.endswith(":") for c in rows[1]]
+    return [
+        "| " + " | ".join(_put(*each) for each in zip(row, widths, to_the_right, strict=True)) + " |" for row in rows
+    ]
+
+
+def _put(text: str, width: int, to_the_right: bool) -> str:  # noqa: FBT001
+    return text.rjust(width) if to_the_right else text.ljust(width)
 
 
 def _value(median: float | None) -> str:
@@ -150,6 +152,15 @@ def _value(median: float | None) -> str:
 def _result(cell: CellEntry) -> str:
     said = [f"{f.name} {f.verdict}" for f in cell.figures if f.verdict in _SAID]
     return ", ".join(said if cell.status == "measured" and said else [cell.status, *said])
+
+
+def _without_a_number(cells: tuple[CellEntry, ...]) -> list[str]:
+    """A line for each reason, with the cells that have it: what keeps a server from starting is every cell's reason."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.status != "measured":
+            reasons.setdefault(f"{cell.status}: {_first_line(cell.reasons)}", []).append(cell.id)
+    return [f"- {', '.join(ids)} {reason}" for reason, ids in reasons.items()]
 
 
 def _first_line(reasons: tuple[str, ...]) -> str:

@@ -115,7 +115,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-_PYTEST = ("-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function")
+_PYTEST = ("-p", "no:cacheprovider")
 
 
 def run_in(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
