@@ -115,6 +115,8 @@ class Fit(_Part):
     largest: Positive | None = None
     """null: the context of the server's arguments."""
     max_tokens: Positive = 96
+    refine: bool = False
+    """After the first size that fails: search between it and the last that answered, to 1,024 tokens."""
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> Self:

@@ -100,6 +100,9 @@ class Document(_Model):
     environment: dict[str, Any]
     headline: Headline
     cells: tuple[CellEntry, ...]
+    searched: tuple[CellEntry, ...] = Field(
+        description="sizes that the memory test tried between the last that answered and the first that failed"
+    )
     problems: tuple[str, ...] = Field(description="what kept the run from starting or ending as promised")
 
 
@@ -112,6 +115,7 @@ def build(
     contract: Contract,
     environment: Mapping[str, Any],
     results: Mapping[str, CellResult],
+    searched: Mapping[str, CellResult],
     verdicts: Mapping[str, Sequence[Verdict]],
     problems: Sequence[str],
     parts: Mapping[str, PartFigures],
@@ -143,6 +147,7 @@ def build(
         )
         for spec in contract.cells
     )
+    sizes = sorted(searched.values(), key=lambda one: one.spec.context or 0)
     decode = list(results.values())
     words = stats.headline(decode, "words_s")
     return Document(
@@ -164,9 +169,15 @@ def build(
             characters_s=stats.headline(decode, "characters_s"),
             seconds_for_500_words=500 / words if words else None,
             decode_spread_cv=stats.headline_spread(decode),
-            fit_largest=stats.fit_largest(results.values()),
+            fit_largest=stats.fit_largest([*results.values(), *sizes]),
         ),
         cells=cells,
+        searched=tuple(
+            _cell(one.spec, parts.get(one.spec.part), one, (), (), base).model_copy(
+                update={"sessions": _sessions(one, session)}
+            )
+            for one in sizes
+        ),
         problems=tuple(problems),
     )
 
