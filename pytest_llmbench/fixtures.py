@@ -94,6 +94,12 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
             saved.load(settings.storage, settings.compare, loaded.card.id)
 
 
+def place_of(param: CellParam, cards: Sequence[LoadedCard]) -> tuple[int, int]:
+    """Where a cell's turn is: one card after the other, and in the order of the plan, so that servers start seldom."""
+    card = next(n for n, loaded in enumerate(cards) if loaded.card.id == param.loaded.card.id)
+    return card, param.loaded.cells.index(param.spec)
+
+
 def param_of(item: pytest.Item) -> CellParam | None:
     """What a bench item measures; None for one whose part is not in any plan."""
     callspec = getattr(item, "callspec", None)
@@ -123,8 +129,8 @@ class Setups:
             if param.spec not in specs:
                 specs.append(param.spec)
 
-    async def use(self, loaded: LoadedCard, terminal: Terminal) -> SetupRun:
-        """The card's run, its server started; another card's server is stopped first. Raises LlmbenchError."""
+    async def use(self, loaded: LoadedCard, terminal: Terminal, spec: CellSpec | None = None) -> SetupRun:
+        """The card's run, ready to measure a cell; another card's server is stopped first. Raises LlmbenchError."""
         run = self._runs.get(loaded.card.id)
         if run is None:
             run = self._runs[loaded.card.id] = self._new(loaded, terminal)
@@ -132,7 +138,7 @@ class Setups:
             await self._current.stop()
         self._current = run
         try:
-            await run.start()
+            await run.start(spec)
         except LlmbenchError as exc:
             if str(exc) in self._reported:
                 raise LlmbenchError(
@@ -225,8 +231,8 @@ async def bench(request: pytest.FixtureRequest, llmbench_setups: Setups) -> Asyn
     from pytest_llmbench.session import Bench  # noqa: PLC0415
 
     param = _param(request)
-    run = await llmbench_setups.use(param.loaded, request.config.stash[TERMINAL])
-    face = Bench(run)
+    run = await llmbench_setups.use(param.loaded, request.config.stash[TERMINAL], param.spec)
+    face = Bench(run, skip=pytest.skip)
     yield face
     for result in face.measured:
         for summary in result.summaries:

@@ -47,7 +47,13 @@ class Journal:
         if cell not in self._raw:
             path = self.folder / self.raw_file(cell)
             self._raw[cell] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        _append(self._raw[cell], facts | trace_to_json(trace))
+        _append(self._raw[cell], {key: plain(value) for key, value in facts.items()} | trace_to_json(trace))
+
+    def text(self, name: str, text: str) -> str:
+        """Keep an answer's text beside the raw records; returns the file, relative to the run's folder."""
+        file = f"{self.raw_file(name).removesuffix('.jsonl')}.txt"
+        (self.folder / file).write_text(text, encoding="utf-8")
+        return file
 
     def sync(self) -> None:
         """Force what was written to the disk (after each attempt: a power cut loses no finished run)."""

@@ -17,6 +17,7 @@ from pytest_llmbench.fixtures import CARDS, SETTINGS, SETUPS, TERMINAL, CellPara
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from types import FrameType
 
 __all__ = ["bench", "card", "cell", "llmbench_setups"]  # fixtures, found by pytest in this module
 
@@ -58,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     reporter = terminal.Terminal(config)
     config.stash[TERMINAL] = reporter
     config.pluginmanager.register(reporter, "llmbench-terminal")
+    config.pluginmanager.register(Signals(), "llmbench-signals")
     config.pluginmanager.register(JsonReportBridge(config.stash[SETUPS]), "llmbench-json-report")
 
 
@@ -146,29 +148,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=unplanned)
         items[:] = [item for item in items if item not in unplanned]
     loaded_cards: tuple[fixtures.LoadedCard, ...] = config.stash[CARDS]
-    order = {loaded.card.id: n for n, loaded in enumerate(loaded_cards)}
-    # One card after the other: its server is started once.
-    last = len(order)
-    items.sort(key=lambda item: order[p.loaded.card.id] if (p := params.get(item)) else last)
+    last = (len(loaded_cards), 0)
+    items.sort(key=lambda item: fixtures.place_of(p, loaded_cards) if (p := params.get(item)) else last)
     config.stash[SETUPS].promise([p for item in items if (p := params.get(item))])
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """SIGTERM and SIGHUP end the session as Ctrl-C does, so that fixtures stop the server."""
-    if SETTINGS not in session.config.stash or threading.current_thread() is not threading.main_thread():
-        return
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _like_ctrl_c)
-
-
-def _like_ctrl_c(number: int, _frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not cut the clean-up short
-    signal.raise_signal(signal.SIGINT)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -193,6 +178,46 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
 def pytest_unconfigure(config: pytest.Config) -> None:
     if (setups := config.stash.get(SETUPS, None)) is not None:
         setups.close()
+
+
+class Signals:
+    """SIGTERM and SIGHUP end the session as Ctrl-C does, so that fixtures stop the server and the report is written.
+
+    From the first interruption on further ones are ignored, for they would cut the clean-up short. It takes seconds at
+    most: a server that is deaf to TERM is killed.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+
+    def pytest_sessionstart(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # only the main thread may set handlers
+        numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        self._before = {number: signal.getsignal(number) for number in numbers}
+        for number, handler in self._before.items():
+            if number != signal.SIGINT and handler is signal.SIG_DFL:
+                signal.signal(number, self._as_ctrl_c)
+
+    def _as_ctrl_c(self, _number: int, frame: FrameType | None) -> None:
+        interrupt = signal.getsignal(signal.SIGINT)  # asyncio's own while a loop runs: it cancels what is awaited
+        self._ignore()
+        if not callable(interrupt):
+            raise KeyboardInterrupt
+        interrupt(signal.SIGINT, frame)
+
+    def _ignore(self) -> None:
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        self._ignore()
+
+    def pytest_unconfigure(self) -> None:
+        for number, handler in self._before.items():
+            if handler is not None:  # None: set by something that is not Python
+                signal.signal(number, handler)
 
 
 class JsonReportBridge:

@@ -6,32 +6,37 @@ and what became of it. ``Bench`` is the face of it that a test sees.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_llmbench import contract as contracts
-from pytest_llmbench import machine, plan, promises, prompts, verdict
+from pytest_llmbench import machine, plan, promises, prompts, stats, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
+from pytest_llmbench.engine.command import Arguments
 from pytest_llmbench.errors import InputError, LlmbenchError
 from pytest_llmbench.files import write_json, write_text
 from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
 from pytest_llmbench.measure import PARTS, request
+from pytest_llmbench.measure.memory import UnwatchedMemory
 from pytest_llmbench.measure.validity import Bounds
 from pytest_llmbench.report import document, table
 from pytest_llmbench.runner import RetryPolicy, Runner
 from pytest_llmbench.watch import Unwatched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.engine import RunningServer
     from pytest_llmbench.records import CellResult, CellSpec, Verdict
-    from pytest_llmbench.runner import Live, Progress
+    from pytest_llmbench.runner import Changes, Live, Progress
+
+
+NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fails"
 
 
 class BenchFailedError(LlmbenchError, AssertionError):
@@ -92,6 +97,7 @@ class SetupRun:
         self._journal: Journal | None = None
         self._runner: Runner | None = None
         self._hopeless: LlmbenchError | None = None
+        self._promised = False
         self._bounds = Bounds(
             decode_within=card.client_check.decode_within,
             ttft_above_fraction=card.client_check.ttft_above_fraction,
@@ -101,17 +107,25 @@ class SetupRun:
 
     # ---- starting ----
 
-    async def start(self) -> None:
+    async def start(self, spec: CellSpec | None = None) -> None:
         """Check every promise, start the server, build the prompts, write the contract.
 
-        Raises LlmbenchError, which is kept among the problems of the document too.
+        spec: what is to be measured; a part that starts its own servers does not need the card's. Raises LlmbenchError,
+        which is kept among the problems of the document too.
         """
         if self._hopeless is not None:
             raise self._hopeless
         try:
             if self._runner is None:
                 self._runner = self._prepare_runner()
-            await self._runner.live()
+            needs_none = spec is not None and PARTS[spec.part].cold
+            if needs_none and not self._promised:
+                if all(PARTS[one.part].cold for one in self.cells):
+                    await self._write_contract(None)
+                else:  # prompts of the other parts are counted by the card's server
+                    await self._runner.live()
+            elif not needs_none:
+                await self._runner.live()
         except LlmbenchError as exc:
             self.problems.append(str(exc))
             if not self.results:  # it never ran: trying again for every cell only costs time
@@ -124,8 +138,9 @@ class SetupRun:
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
         self._prompts = request.PromptBook(self.card)
 
-        async def start_server(start_number: int) -> RunningServer:
-            return await setup.start(start_number, self.folder / f"server-{start_number}.log")
+        async def start_server(start_number: int, changes: Changes) -> RunningServer:
+            changed = replace(setup, spec=replace(setup.spec, changes=changes))
+            return await changed.start(start_number, self.folder / f"server-{start_number}.log")
 
         return Runner(
             card_id=self.card.id,
@@ -139,8 +154,10 @@ class SetupRun:
             progress=self._progress,
             retry=RetryPolicy(),
             warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
-            verify=lambda server: from_card.verify(self.card, server),
+            verify=lambda server, changes: from_card.verify(_changed(self.card, changes), server),
             prepare=self._write_contract,
+            memory=UnwatchedMemory(),
+            context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
         )
 
     def _check_promises(self) -> from_card.Setup:
@@ -188,23 +205,30 @@ class SetupRun:
             server.base_url, connections=most + 1, silence_s=self.wishes.silence_timeout_s, headers=server.headers
         )
 
-    async def _write_contract(self, live: Live) -> None:
-        """Fix the promise: prompts are built now, so that their hashes stand in it before the first request."""
+    async def _write_contract(self, live: Live | None) -> None:
+        """Fix the promise: prompts are built now, so that their hashes stand in it before the first request.
+
+        Not those of parts with servers of their own: their size follows from what the server says (live is None where
+        there are only such parts).
+        """
         promised = []
         for number, spec in enumerate(self.cells, 1):
+            if PARTS[spec.part].cold or live is None:
+                continue
             self._progress.phase(f"building prompts: {spec.id} ({number} of {len(self.cells)})")
             for run in range(1, spec.runs + 1):
                 for nth in range(spec.requests_per_run):
                     prompt = await self._prompts(spec, run, 1, nth, live.client)
                     promised.append(contracts.PromisedPrompt(spec.id, run, nth, prompt))
         self.contract = contracts.Contract(
-            self.card.id, self.cells, self.contract.left_out, tuple(promised), self._terms(live.server)
+            self.card.id, self.cells, self.contract.left_out, tuple(promised), self._terms(live)
         )
+        self._promised = True
         write_json(self.folder / "contract.json", self.contract.to_json())
         assert self._journal is not None
         self._journal.event("contract", file="contract.json", sha256=self.contract.to_json()["sha256"])
 
-    def _terms(self, server: RunningServer) -> dict[str, Any]:
+    def _terms(self, live: Live | None) -> dict[str, Any]:
         compare = self.wishes.compare
         return {
             "tool": self.environment["software"],
@@ -212,7 +236,11 @@ class SetupRun:
             "card_content": self.card.as_json(),
             "identity": self._key,
             "request_fields": {spec.id: request.fields(self.card, spec) for spec in self.cells},
-            "observer": {"request_fields": request.OBSERVER_FIELDS, "server_command": list(server.observer_changes)},
+            "observer": {
+                "request_fields": request.OBSERVER_FIELDS,
+                "server_command": list(live.server.observer_changes) if live else "said with each server start",
+            },
+            "server_changes": {spec.id: changes for spec in self.cells if (changes := PARTS[spec.part].changes(spec))},
             "validity": plain(self._bounds),
             "retries": plain(RetryPolicy()),
             "guard": "not watched: this version has no load guard",
@@ -225,11 +253,37 @@ class SetupRun:
 
     async def measure(self, spec: CellSpec) -> CellResult:
         """Measure a promised cell. Raises LlmbenchError where no server can be started."""
-        await self.start()
+        await self.start(spec)
         assert self._runner is not None
-        result = await self._runner.measure(spec)
+        smaller = self._failed_size_below(spec)
+        if smaller is not None:
+            result = self._unsupported(spec, NOT_TRIED.format(smaller))
+        else:
+            result = self._within_promise(await self._runner.measure(spec))
         self.results[spec.id] = result
         return result
+
+    def _failed_size_below(self, spec: CellSpec) -> str | None:
+        """The first size of the memory test that failed, where the cell is a larger one."""
+        for one in self.results.values():
+            if one.spec.part == spec.part == "fit" and one.status in {"failed", "unsupported"}:
+                assert one.spec.context is not None
+                assert spec.context is not None
+                if one.spec.context < spec.context:
+                    return one.spec.id
+        return None
+
+    def _within_promise(self, result: CellResult) -> CellResult:
+        """A size above the card's own context promises nothing: that it fails is what was to be found out."""
+        size = result.spec.context
+        if result.status != "failed" or size is None or self.card.context is None or size <= self.card.context:
+            return result
+        return replace(result, status="unsupported")
+
+    def _unsupported(self, spec: CellSpec, why: str) -> CellResult:
+        if self._journal is not None:
+            self._journal.event("cell", cell=spec.id, status="unsupported", reasons=[why], summaries=[])
+        return stats.unsupported(spec, self.card.id, why)
 
     def judge(self, result: CellResult) -> tuple[Verdict, ...]:
         """The verdicts of a cell's figures, kept for the document."""
@@ -269,6 +323,7 @@ class SetupRun:
             results=self.results,
             verdicts=self.verdicts,
             problems=self.problems,
+            parts=PARTS,
             base=self.folder,
         )
         content = report.model_dump(mode="json")
@@ -298,10 +353,13 @@ class SetupRun:
 
 
 class Bench:
-    """What a bench test holds: measure a promised cell, then check what its number says."""
+    """What a bench test holds: measure a promised cell, then check what its number says.
 
-    def __init__(self, run: SetupRun) -> None:
-        self._run = run
+    skip: called with the reason where a cell is not possible on this machine; without it that is a failure too.
+    """
+
+    def __init__(self, run: SetupRun, skip: Callable[[str], NoReturn] | None = None) -> None:
+        self._run, self._skip = run, skip
         self.measured: list[CellResult] = []
 
     @property
@@ -330,6 +388,8 @@ class Bench:
         more runs on fresh servers.)
         """
         verdicts = self._run.judge(result)
+        if result.status == "unsupported" and self._skip is not None:
+            self._skip(f"{result.spec.id}: {result.reasons[0]}")
         message = verdict.explain(result, verdicts)
         if message:
             raise BenchFailedError(message)
@@ -345,6 +405,14 @@ class Bench:
             f"not promised in this session (promised: {', '.join(c.id for c in self._run.cells)})",
             "put it into the card's plan",
         )
+
+
+def _changed(card: SetupCard, changes: Changes, *, known: bool = False) -> SetupCard:
+    """The card as a server with other arguments is verified: by what is not changed, unless the change is known."""
+    args = Arguments(card.server.args)
+    for flag, value in changes:
+        args = args.set(flag, value if known else "0")
+    return card.model_copy(update={"server": card.server.model_copy(update={"args": args.tokens})}) if changes else card
 
 
 def _now() -> str:

@@ -10,7 +10,7 @@ from pytest_llmbench.records import CellResult, Summary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_llmbench.measure.part import FigureKind
+    from pytest_llmbench.figure_kinds import FigureKind
     from pytest_llmbench.records import Attempt, CellSpec, CellStatus, Figure
 
 DISTURBED = "disturbed"
@@ -91,7 +91,7 @@ def conclude(
 ) -> CellResult:
     """Put a cell together: summaries of all its figures, and its status.
 
-    The status speaks of the gated figures: ``measured`` when each has all its runs; else ``failed`` when a run's last
+    The status speaks of the required figures: ``measured`` when each has all its runs; else ``failed`` when a run's last
     attempt broke off (server or connection), ``disturbed`` when its guard said so, ``invalid`` when a rule did.
     broken: what kept the remaining runs from being made at all.
     """
@@ -99,7 +99,7 @@ def conclude(
     summaries = tuple(
         s for kind in kinds if (s := summarise(spec, runs, kind)).median is not None or kind.gated or s.values
     )
-    gated = {kind.name for kind in kinds if kind.gated}
+    gated = {kind.name for kind in kinds if kind.gated and kind.required}
     reasons = tuple(dict.fromkeys(r for s in summaries if s.name in gated for r in s.reasons))
     if broken is not None:
         reasons = (broken, *reasons)
@@ -113,6 +113,11 @@ def conclude(
         raw_file=raw_file,
         server_logs=tuple(server_logs),
     )
+
+
+def unsupported(spec: CellSpec, card: str, why: str) -> CellResult:
+    """A cell that was not measured because it cannot be on this machine or engine, with the reason."""
+    return CellResult(spec=spec, card=card, status="unsupported", attempts=(), summaries=(), reasons=(why,))
 
 
 def _status(spec: CellSpec, runs: Sequence[Attempt], reasons: Sequence[str]) -> CellStatus:
@@ -140,3 +145,47 @@ def headline_spread(results: Iterable[CellResult]) -> float | None:
     cvs = [s.cv for r in results if r.spec.part == "decode" for s in r.summaries if s.name == "decode_tok_s"]
     known = [c for c in cvs if c is not None]
     return max(known) if known else None
+
+
+COLLAPSE = 0.5
+
+
+def fit_largest(results: Iterable[CellResult]) -> int | None:
+    """The largest context of the memory test that answered; None where none did or none was tried.
+
+    A size at which the server silently took less than it was asked for does not count (its figures carry a label).
+    """
+    answered = [r.spec.context for r in results if r.spec.part == "fit" and r.status == "measured" and not _capped(r)]
+    return max((size for size in answered if size is not None), default=None)
+
+
+def fit_notes(results: Iterable[CellResult]) -> dict[str, tuple[str, ...]]:
+    """What a reader must know of fit cells beside their figures, by cell id.
+
+    A decode rate below half of the next smaller size's is a collapse: parts of the model or cache may have moved to slower
+    memory without an error. A server that gives less context than asked is said too.
+    """
+    cells = sorted(
+        (r for r in results if r.spec.part == "fit" and r.spec.context is not None), key=lambda r: r.spec.context or 0
+    )
+    notes: dict[str, list[str]] = {}
+    before: tuple[int, float] | None = None
+    for result in cells:
+        said = notes.setdefault(result.spec.id, [])
+        if label := _capped(result):
+            said.append(label)
+        rate = next((s.median for s in result.summaries if s.name == "decode_tok_s"), None)
+        if rate is None:
+            continue
+        size = result.spec.context or 0
+        if before is not None and rate < COLLAPSE * before[1]:
+            said.append(
+                f"decode collapsed: {rate:.1f} tok/s at {size}, {before[1]:.1f} at {before[0]} "
+                f"({rate / before[1] - 1:+.0%}): has something moved to slower memory?"
+            )
+        before = (size, rate)
+    return {cell: tuple(said) for cell, said in notes.items() if said}
+
+
+def _capped(result: CellResult) -> str | None:
+    return next((s.label for s in result.summaries if s.name == "load_s"), None)

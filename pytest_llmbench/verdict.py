@@ -13,7 +13,7 @@ from pytest_llmbench.records import Verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_llmbench.measure.part import FigureKind
+    from pytest_llmbench.figure_kinds import FigureKind
     from pytest_llmbench.records import CellResult, Direction, Summary, VerdictKind
 
 
@@ -48,8 +48,13 @@ def judge(
     name; None = no comparison was asked for. A figure that the reference lacks gets ``no baseline``.
     """
     gated = {kind.name for kind in kinds if kind.gated}
+    cell = result.spec.id
     verdicts = []
     for summary in result.summaries:
+        if summary.median is None and summary.name in thresholds and result.status == "measured":
+            why = summary.reasons[0] if summary.reasons else "there is no value"
+            line = f"{name_of(cell, summary)}: the card has a limit for it and there is no number: {why}"
+            verdicts.append(Verdict(cell, summary.name, "inconclusive", failed=True, lines=(line,)))
         if summary.median is None or not (summary.name in gated or summary.name in thresholds):
             continue
         verdicts.append(_judge_one(result, summary, thresholds.get(summary.name), references))

@@ -13,6 +13,7 @@ from pytest_llmbench.card.hardware import Hardware
 from pytest_llmbench.card.load import load
 from pytest_llmbench.card.parts import ClientCheck, Limit, Plan, Validity
 from pytest_llmbench.card.server import Placeholder, Sampling, Server, Thinking
+from pytest_llmbench.card.watch import Watch
 from pytest_llmbench.card.weights import Model
 
 
@@ -62,6 +63,7 @@ class SetupCard(CardModel):
     """Cell id to figure to limit."""
     client_check: ClientCheck = ClientCheck()
     validity: Validity = Validity()
+    watch: Watch = Watch()
     deviations: tuple[Deviation, ...] = ()
     published: tuple[Published, ...] = ()
 

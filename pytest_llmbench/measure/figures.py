@@ -71,6 +71,13 @@ def prefill_tok_s(answer: Answer, t_send_ns: int | None) -> float | None:
     return answer.prompt_tokens / (ttft / 1e3)
 
 
+def wall_s(answer: Answer, t_send_ns: int | None) -> float | None:
+    """End-to-end time of a request in seconds: t_last - t_send."""
+    if t_send_ns is None or not answer.events:
+        return None
+    return (answer.events[-1].t_ns - t_send_ns) / 1e9
+
+
 def words_s(answer: Answer) -> float | None:
     """Whitespace-separated words after the first chunk per second of t_last - t_first."""
     seconds = span_s(answer)

@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_llmbench import __version__, stats
 from pytest_llmbench.journal import plain
-from pytest_llmbench.measure import PARTS
 from pytest_llmbench.records import CellStatus, Direction, VerdictKind  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_llmbench.contract import Contract
+    from pytest_llmbench.figure_kinds import PartFigures
     from pytest_llmbench.records import CellResult, CellSpec, Summary, Verdict
 
 
@@ -53,22 +53,27 @@ class CellEntry(_Model):
     status: CellStatus
     reasons: tuple[str, ...]
     promised: dict[str, Any]
+    headline: str | None = Field(
+        description="the name of the figure that speaks for the cell; null for a part that this version cannot measure"
+    )
     figures: tuple[FigureEntry, ...]
     attempts: tuple[dict[str, Any], ...]
     requests_examined_for_cache: int
     requests_with_cached_tokens: int
+    notes: tuple[str, ...] = Field(description="what a reader must know beside the figures")
     raw_file: str | None
     server_logs: tuple[str, ...]
 
 
 class Headline(_Model):
-    """The headline figures (METHOD): means of the decode cells' medians."""
+    """The headline figures (METHOD): means of the decode cells' medians, and the largest context that answered."""
 
     decode_tok_s: float | None
     words_s: float | None
     characters_s: float | None
     seconds_for_500_words: float | None
     decode_spread_cv: float | None
+    fit_largest: int | None = Field(description="tokens of -c: the largest size of the memory test that answered")
 
 
 class Document(_Model):
@@ -79,7 +84,7 @@ class Document(_Model):
     session: str
     started: str
     finished: str
-    complete: bool = Field(description="every promised cell is measured")
+    complete: bool = Field(description="every promised cell is measured, or not possible on this machine (unsupported)")
     card: dict[str, Any]
     contract: dict[str, Any]
     environment: dict[str, Any]
@@ -99,14 +104,25 @@ def build(
     results: Mapping[str, CellResult],
     verdicts: Mapping[str, Sequence[Verdict]],
     problems: Sequence[str],
+    parts: Mapping[str, PartFigures],
     base: Path,
 ) -> Document:
-    """Put the document together. base: the folder that its paths are relative to.
+    """Put the document together. parts: the figures of every part; base: the folder that its paths are relative to.
 
     A promised cell without a result is in it as ``missing`` (``failed`` where the run never started).
     """
+    notes = stats.fit_notes(results.values())
     cells = tuple(
-        _cell(spec, results.get(spec.id), verdicts.get(spec.id, ()), problems, base) for spec in contract.cells
+        _cell(
+            spec,
+            parts.get(spec.part),
+            results.get(spec.id),
+            verdicts.get(spec.id, ()),
+            problems,
+            notes.get(spec.id, ()),
+            base,
+        )
+        for spec in contract.cells
     )
     decode = list(results.values())
     words = stats.headline(decode, "words_s")
@@ -116,7 +132,7 @@ def build(
         session=session,
         started=started,
         finished=finished,
-        complete=all(cell.status == "measured" for cell in cells),
+        complete=all(cell.status in {"measured", "unsupported"} for cell in cells),
         card=dict(card),
         contract=contract.to_json(),
         environment=dict(environment),
@@ -126,6 +142,7 @@ def build(
             characters_s=stats.headline(decode, "characters_s"),
             seconds_for_500_words=500 / words if words else None,
             decode_spread_cv=stats.headline_spread(decode),
+            fit_largest=stats.fit_largest(results.values()),
         ),
         cells=cells,
         problems=tuple(problems),
@@ -133,7 +150,13 @@ def build(
 
 
 def _cell(
-    spec: CellSpec, result: CellResult | None, verdicts: Sequence[Verdict], problems: Sequence[str], base: Path
+    spec: CellSpec,
+    part: PartFigures | None,
+    result: CellResult | None,
+    verdicts: Sequence[Verdict],
+    problems: Sequence[str],
+    notes: Sequence[str],
+    base: Path,
 ) -> CellEntry:
     attempts = result.attempts if result else ()
     return CellEntry(
@@ -142,10 +165,14 @@ def _cell(
         status=result.status if result else "failed" if problems else "missing",
         reasons=result.reasons if result else tuple(problems) or ("the session ended before this cell was measured",),
         promised=plain(spec),
-        figures=tuple(_figure(spec, s, verdicts) for s in result.summaries) if result else (),
+        headline=part.headline if part else None,
+        figures=tuple(_figure(part, s, verdicts) for s in result.summaries) if result and part else (),
         attempts=tuple(plain(a) for a in attempts),
         requests_examined_for_cache=sum(a.examined_for_cache for a in attempts),
-        requests_with_cached_tokens=sum(bool(a.details.get("cached_tokens")) for a in attempts),
+        requests_with_cached_tokens=sum(
+            a.details.get("cached_requests", int(bool(a.details.get("cached_tokens")))) for a in attempts
+        ),
+        notes=tuple(notes),
         raw_file=_relative(result.raw_file, base) if result and result.raw_file else None,
         server_logs=tuple(_relative(log, base) for log in result.server_logs) if result else (),
     )
@@ -155,8 +182,8 @@ def _relative(path: str, base: Path) -> str:
     return Path(path).relative_to(base).as_posix()
 
 
-def _figure(spec: CellSpec, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
-    kind = next(k for k in PARTS[spec.part].kinds if k.name == summary.name)
+def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
+    kind = next(k for k in part.kinds if k.name == summary.name)
     verdict = next((v for v in verdicts if v.figure == summary.name), None)
     return FigureEntry(
         name=summary.name,

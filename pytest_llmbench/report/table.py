@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.measure import PARTS
 from pytest_llmbench.verdict import shown
 
 if TYPE_CHECKING:
     from pytest_llmbench.report.document import CellEntry, Document
 
 _COLUMNS = {
+    "total_tok_s": "total tok/s",
+    "request_tok_s": "per request tok/s",
     "decode_tok_s": "decode tok/s",
     "prefill_tok_s": "prefill tok/s",
     "ttft_ms": "first token ms",
+    "wall_s": "wall s",
+    "load_s": "load s",
+    "peak_memory_mib": "peak MiB",
 }
 # Verdicts that a reader must see; "ok" is silence.
 _SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
@@ -25,6 +29,7 @@ def render(document: Document) -> str:
     lines += [f"{line}  " for line in _setup(document) if line]
     lines += ["", *_headline(document), *_rows(document.cells)]
     notes = _without_a_number(document.cells)
+    notes += [f"- {cell.id}: {note}" for cell in document.cells for note in (*cell.notes, *_queues(cell))]
     notes += [
         f"- {cell.id} run {attempt['run']} was made again: {attempt['reason']}"
         for cell in document.cells
@@ -56,10 +61,24 @@ def _setup(document: Document) -> list[str]:
     ]
 
 
+def _queues(cell: CellEntry) -> list[str]:
+    """Started and queued requests of a level above the server's slots, apart."""
+    found = {f.name: f.median for f in cell.figures if f.median is not None and f.label == "queues"}
+    if "queued_requests" not in found:
+        return ["queues (the server does not show which requests waited)"] if found else []
+    words = [
+        f"{kind} {shown(found[f'{kind}_tok_s'], 'tok/s')} per request, first token {shown(found[f'{kind}_ttft_ms'], 'ms')}"
+        for kind in ("started", "queued")
+        if f"{kind}_tok_s" in found and f"{kind}_ttft_ms" in found
+    ]
+    return [f"queues, {found['queued_requests']:.0f} requests waited for a slot; {'; '.join(words)}"]
+
+
 def _headline(document: Document) -> list[str]:
     head = document.headline
+    fits = [f"Largest context that answered: **{head.fit_largest}** tokens.", ""] if head.fit_largest else []
     if head.decode_tok_s is None:
-        return []
+        return fits
     medians = ", ".join(
         f"{cell.id.partition('[')[2].rstrip(']')} {figure.median:.1f}"
         for cell in document.cells
@@ -73,7 +92,7 @@ def _headline(document: Document) -> list[str]:
         if head.words_s and head.seconds_for_500_words
         else ""
     )
-    return [f"Decode **{head.decode_tok_s:.1f} tok/s** ({medians}{spread}){words}.", ""]
+    return [f"Decode **{head.decode_tok_s:.1f} tok/s** ({medians}{spread}){words}.", "", *fits]
 
 
 def _rows(cells: tuple[CellEntry, ...]) -> list[str]:
@@ -82,7 +101,7 @@ def _rows(cells: tuple[CellEntry, ...]) -> list[str]:
     rows = [header, ["---", *("---:" for _ in used), "---:", "---:", "---"]]
     for cell in cells:
         figures = {f.name: f for f in cell.figures}
-        own = figures.get(PARTS[cell.part].headline) if cell.part in PARTS else None
+        own = figures.get(cell.headline or "")
         values = [_value(figures[name].median) if name in figures else "" for name in used]
         spread = f"{own.cv:.1%}" if own and own.cv is not None else ""
         rows.append([cell.id, *values, str(len(own.values)) if own else "0", spread, _result(cell)])

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from bench_folder import Bench
 
 
 def test_an_unchanged_setup_passes_and_a_slower_one_fails_on_its_cells(bench_folder: Bench) -> None:

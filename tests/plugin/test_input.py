@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from bench_folder import Bench
 
 USAGE = pytest.ExitCode.USAGE_ERROR
 

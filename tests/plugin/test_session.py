@@ -14,7 +14,7 @@ from pytest_llmbench.journal import read_lines, trace_from_json
 from pytest_llmbench.report.document import packaged_schema
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from bench_folder import Bench
 
 
 def figure(report: dict[str, Any], cell: str, name: str) -> dict[str, Any]:

@@ -1,0 +1,17 @@
+"""Which context fits into the memory, shown by a cold prompt that fills 95 % of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmbench.records import CellSpec
+    from pytest_llmbench.session import Bench
+
+
+@pytest.mark.llmbench("fit")
+async def test_fit(bench: Bench, cell: CellSpec) -> None:
+    result = await bench.measure(cell)
+    await bench.check(result)

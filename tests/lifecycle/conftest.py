@@ -1,0 +1,7 @@
+"""The folder that whole sessions run in."""
+
+from __future__ import annotations
+
+from bench_folder import Bench, bench_folder, make_card
+
+__all__ = ["Bench", "bench_folder", "make_card"]
