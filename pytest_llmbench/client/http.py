@@ -1,38 +1,35 @@
-"""The measured path over httpx: one request in, one RequestTrace out, nothing parsed on the way.
-
-The transport is chosen in ``_transport`` and nowhere else.
-"""
+"""The measured path: requests in, one RequestTrace each out, nothing parsed on the way."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from pytest_llmbench.client.lag import LoopLag
+from pytest_llmbench.client.transport import ExchangeTransport
 from pytest_llmbench.records import RequestTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from pytest_llmbench.client.exchange import Exchange
+
+__all__ = ["LlmClient", "LoopLag", "send_spread_ms"]
 
 CHAT_PATH = "/v1/chat/completions"
-
-
-def _transport(connections: int) -> httpx.AsyncBaseTransport:
-    """The default transport, never a proxy: the server is on this machine."""
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=None)
-    return httpx.AsyncHTTPTransport(limits=limits, retries=0, trust_env=False)
+WARM_UP_REQUESTS = 3
 
 
 class LlmClient:
     """A client of one running server.
 
-    base_url: ``http://host:port``. connections: the most requests in flight. silence_s: the longest wait for the next
-    byte before a request counts as hung (a cold 128K prompt is silent for minutes). headers: sent with every request.
+    base_url: ``http://host:port``. connections: the most requests of one burst (each has a connection of its own).
+    silence_s: the longest wait for the next byte before a request counts as hung (a cold 128K prompt is silent for
+    minutes). headers: sent with every request. ``http`` is an ``httpx.AsyncClient`` on the same transport.
     """
 
     def __init__(
@@ -43,112 +40,104 @@ class LlmClient:
         silence_s: float = 1800.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        self.connections = connections
+        self._transport = ExchangeTransport()  # the choice of the transport, here and nowhere else
         self.http = httpx.AsyncClient(
             base_url=base_url,
-            transport=_transport(connections),
-            timeout=httpx.Timeout(connect=10.0, read=silence_s, write=60.0, pool=silence_s),
-            headers=dict(headers or {}),
+            transport=self._transport,
+            timeout=httpx.Timeout(silence_s, connect=10.0),
+            headers={"accept-encoding": "identity", **(headers or {})},
             trust_env=False,
         )
-        self.bytes_received = 0
-        self.chunks_received = 0
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of bodies so far, HTTP framing included; for a progress line."""
+        return self._transport.tally.bytes
+
+    @property
+    def lag_max_ms(self) -> float:
+        """How late the last burst's arrivals may have been stamped, in ms (``Burst``)."""
+        return self._transport.lag_max_ms
+
+    @property
+    def chunks_received(self) -> int:
+        """Reads of bodies so far; for a progress line."""
+        return self._transport.tally.reads
 
     async def warm_up(self) -> None:
-        """Send one request that the model never sees through the measured path.
+        """Send requests that the model never sees through the measured path.
 
-        The first request of a process imports lazily (about 50 ms), which would end up in the first TTFT.
+        The first request of a process imports lazily, which would end up in the first TTFT. Raises
+        httpx.TransportError where the server does not answer.
         """
-        trace = await self._exchange("GET", "/health", b"", "client-warm-up")
-        if trace.status != httpx.codes.OK:
-            raise httpx.TransportError(f"/health answered {trace.status or trace.transport_error}")
+        for _ in range(WARM_UP_REQUESTS):
+            (trace,) = await self._measure([self._request("GET", "/health", b"", "client-warm-up")])
+            if trace.status != httpx.codes.OK:
+                raise httpx.TransportError(f"/health answered {trace.status or trace.transport_error}")
 
     async def stream_chat(self, body: Mapping[str, Any], request_id: str) -> RequestTrace:
         """Send one chat request and read its stream to the end. Failures are in the trace, never raised."""
-        return await self._exchange("POST", CHAT_PATH, json.dumps(body).encode(), request_id)
+        (trace,) = await self.burst([body], [request_id])
+        return trace
 
-    async def _exchange(self, method: str, path: str, body: bytes, request_id: str) -> RequestTrace:
-        sent: list[int] = []
+    async def burst(self, bodies: Sequence[Mapping[str, Any]], ids: Sequence[str]) -> list[RequestTrace]:
+        """Send chat requests together and read every stream to its end; the traces come in the order of ``bodies``.
 
-        async def on_event(name: str, _info: dict[str, Any]) -> None:
-            # The last one counts: a retried connection sends again.
-            if name == "http11.send_request_headers.started":
-                sent.append(time.monotonic_ns())
-
-        request = self.http.build_request(
-            method,
-            path,
-            content=body,
-            headers={"content-type": "application/json", "x-request-id": request_id},
-            extensions={"trace": on_event},
+        All requests are encoded and all connections are open before the first byte is sent; then one request after the
+        other is handed to its socket with nothing in between (``send_spread_ms`` says how far apart). Failures are in
+        the traces, never raised. Raises ValueError for more requests than ``connections``, or ids that do not match.
+        """
+        if len(bodies) != len(ids) or len(bodies) > self.connections:
+            raise ValueError(f"{len(bodies)} bodies, {len(ids)} ids; this client has {self.connections} connections")
+        return await self._measure(
+            [
+                self._request("POST", CHAT_PATH, json.dumps(body).encode(), i)
+                for body, i in zip(bodies, ids, strict=True)
+            ]
         )
-        chunks: list[tuple[int, bytes]] = []
-        status: int | None = None
-        headers: tuple[tuple[str, str], ...] = ()
-        t_headers: int | None = None
-        error: str | None = None
-        clock = time.monotonic_ns
+
+    def _request(self, method: str, path: str, content: bytes, request_id: str) -> httpx.Request:
+        fields = {"content-type": "application/json", "x-request-id": request_id}
+        return self.http.build_request(method, path, content=content, headers=fields)
+
+    async def _measure(self, requests: Sequence[httpx.Request]) -> list[RequestTrace]:
         wall = datetime.now(UTC).isoformat(timespec="milliseconds")
-        t_call = clock()
-        try:
-            response = await self.http.send(request, stream=True)
-            t_headers = clock()
-            status, headers = response.status_code, tuple(response.headers.multi_items())
-            try:
-                async for data in response.aiter_raw():
-                    chunks.append((clock(), data))
-                    self.bytes_received += len(data)
-                    self.chunks_received += 1
-            finally:
-                await response.aclose()
-        except httpx.HTTPError as exc:
-            error = f"{type(exc).__name__}: {exc}".rstrip(": ")
-        return RequestTrace(
-            request_id=request_id,
-            path=path,
-            body=body,
-            wall=wall,
-            t_call_ns=t_call,
-            t_send_ns=sent[-1] if sent else None,
-            t_headers_ns=t_headers,
-            t_end_ns=clock(),
-            status=status,
-            headers=headers,
-            chunks=tuple(chunks),
-            transport_error=error,
-        )
+        t_call = time.monotonic_ns()
+        exchanges = [self._transport.exchange(request) for request in requests]
+        await self._transport.release(exchanges, settle_s(len(exchanges)))
+        return [_trace(r, e, wall, t_call) for r, e in zip(requests, exchanges, strict=True)]
 
     async def aclose(self) -> None:
         """Close every connection, so that the server can stop at once."""
         await self.http.aclose()
 
 
-class LoopLag:
-    """How late the event loop runs its timers: the longest delay seen while open, in ms.
+def settle_s(connections: int) -> float:
+    """How long a burst's open connections rest before the release, so that the server's accepting is in no TTFT."""
+    return 0.02 + 0.0003 * connections
 
-    A loop that is late stamps arrivals late; METHOD makes that part of validity.
-    """
 
-    interval_s = 0.02
+def send_spread_ms(traces: Sequence[RequestTrace]) -> float | None:
+    """How far apart a burst's requests were sent: last t_send - first t_send, in ms. None where none was sent."""
+    sent = [trace.t_send_ns for trace in traces if trace.t_send_ns is not None]
+    return (max(sent) - min(sent)) / 1e6 if sent else None
 
-    def __init__(self) -> None:
-        self.max_ms = 0.0
-        self.samples = 0
-        self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._sample())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-
-    async def _sample(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + self.interval_s
-            await asyncio.sleep(self.interval_s)
-            self.max_ms = max(self.max_ms, (loop.time() - due) * 1e3)
-            self.samples += 1
+def _trace(request: httpx.Request, exchange: Exchange, wall: str, t_call_ns: int) -> RequestTrace:
+    head, error = exchange.answer.head, exchange.error
+    assert exchange.t_end_ns is not None
+    return RequestTrace(
+        request_id=request.headers["x-request-id"],
+        path=request.url.path,
+        body=request.content,
+        wall=wall,
+        t_call_ns=t_call_ns,
+        t_send_ns=exchange.t_send_ns,
+        t_headers_ns=exchange.answer.t_head_ns,
+        t_end_ns=exchange.t_end_ns,
+        status=head.status if head else None,
+        headers=tuple((k.decode("latin-1").lower(), v.decode("latin-1")) for k, v in head.headers) if head else (),
+        chunks=tuple(exchange.answer.body),
+        transport_error=f"{type(error).__name__}: {error}".rstrip(": ") if error else None,
+    )

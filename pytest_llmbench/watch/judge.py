@@ -54,7 +54,8 @@ def judge(
         details["judged_with_the_sample_before"] = True
     causes = [_causes(window, settings) for window in judged]
     details["samples_above_limit"] = sum(map(bool, causes[-len(windows) :]))
-    found = [_streak(causes, settings.consecutive), gpu_summary.disturbance(samples, details["gpus"], settings)]
+    streak, details["disturbed_by"] = _streak(causes, settings.consecutive)
+    found = [streak, gpu_summary.disturbance(samples, details["gpus"], settings)]
     reasons = [reason for reason in found if reason]
     if not settings.guard:
         return "not watched", "the guard is off (watch.guard in the card)", details
@@ -134,8 +135,8 @@ def _pressure(window: Sample, limit: float) -> list[tuple[float, str]]:
     return []
 
 
-def _streak(causes: Sequence[Sequence[tuple[float, str]]], consecutive: int) -> str | None:
-    """The longest streak of windows above the limit in words, or None where none is long enough."""
+def _streak(causes: Sequence[Sequence[tuple[float, str]]], consecutive: int) -> tuple[str | None, list[dict[str, Any]]]:
+    """The longest streak of windows above the limit in words, and everyone who was in it; None where none is long enough."""
     best: list[Sequence[tuple[float, str]]] = []
     streak: list[Sequence[tuple[float, str]]] = []
     for found in causes:
@@ -143,16 +144,19 @@ def _streak(causes: Sequence[Sequence[tuple[float, str]]], consecutive: int) -> 
         if len(streak) > len(best):
             best = streak
     if len(best) < consecutive:
-        return None
+        return None, []
     most: dict[str, float] = {}
     for found in best:
         for share, who in found:
             most[who] = max(most.get(who, 0.0), share)
     if len(most) > 1:
         most.pop(UNNAMED, None)
-    named = sorted(most.items(), key=lambda item: -item[1])[:3]
-    who = ", ".join(f"{name} up to {share:.0%} of one core" for name, share in named)
-    return f"{who}; {len(best)} samples in a row above the limit"
+    named = sorted(most.items(), key=lambda item: -item[1])
+    who = ", ".join(f"{name} up to {share:.0%} of one core" for name, share in named[:3])
+    return (
+        f"{who}; {len(best)} samples in a row above the limit",
+        [{"who": name, "share": round(share, 3)} for name, share in named],
+    )
 
 
 # ---- the summary -----------------------------------------------------------------------------------------------------

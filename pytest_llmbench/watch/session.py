@@ -47,7 +47,7 @@ def start_watch(
 class SessionWatch:
     """A guard that asks the helper process. A helper that is lost is started again, thrice at most, and that is said.
 
-    Not for several threads. facts: the settings, what is watched, which GPUs, and what this machine does not tell.
+    Not for several threads. answer_s: how long an answer may take. facts: the settings, what is watched, which GPUs, and what this machine does not tell.
     """
 
     def __init__(self, folder: Path, settings: Settings, *, env: Mapping[str, str], nvml: str) -> None:
@@ -61,6 +61,7 @@ class SessionWatch:
             "quiet": str(folder / QUIET),
             "nvml": nvml,
         }
+        self.answer_s = _ANSWER_S
         self._server: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
@@ -135,8 +136,9 @@ class SessionWatch:
         if self._server is not None:
             self._ask({"do": "server", "pid": self._server})
 
-    def _ask(self, request: Mapping[str, Any], within_s: float = _ANSWER_S) -> dict[str, Any] | None:
+    def _ask(self, request: Mapping[str, Any], within_s: float | None = None) -> dict[str, Any] | None:
         """The helper's answer; None where it gave none, and ``broken`` says why."""
+        within_s = self.answer_s if within_s is None else within_s
         if self._process is None or self._process.stdin is None:
             return None
         try:

@@ -294,11 +294,14 @@ if cell.id == "decode[code]":
 await bench.check(await bench.measure(cell))
 """,
     )
-    # The first run of decode[code] would take minutes; what comes after it would not.
-    card = bench_folder.card(pace={"requests": {"2": {"tok_s": 0.2}}})
+    # The first server, the thousandth that this file counts, would take minutes for an answer; the next one does not.
+    counter = bench_folder.path / "starts"
+    counter.write_text("999")
+    card = bench_folder.card(pace={"counter_file": str(counter), "start_slow_every": 1000, "start_slow_factor": 5000})
     with session(bench_folder, card, suites=(suite,)) as one:
         assert one.ended() == pytest.ExitCode.TESTS_FAILED, one.text()
         assert "out of time" in one.text()
+        assert one.events("attempt interrupted")
         report = bench_folder.report()
         assert [cell["status"] for cell in report["cells"]] == ["missing", "measured"]
         times = sorted((a["t_start_ns"], a["t_end_ns"]) for event in one.events("attempt") for a in [event["attempt"]])
