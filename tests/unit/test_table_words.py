@@ -17,6 +17,8 @@ def cell(name: str, status: Any = "failed", reasons: tuple[str, ...] = ("no such
         status=status,
         reasons=reasons,
         promised={},
+        headline=None,
+        notes=(),
         figures=(),
         attempts=(),
         requests_examined_for_cache=0,
@@ -39,7 +41,12 @@ def rendered(*cells: CellEntry, **environment: Any) -> str:
             contract={},
             environment=environment,
             headline=Headline(
-                decode_tok_s=None, words_s=None, characters_s=None, seconds_for_500_words=None, decode_spread_cv=None
+                decode_tok_s=None,
+                words_s=None,
+                characters_s=None,
+                seconds_for_500_words=None,
+                decode_spread_cv=None,
+                fit_largest=None,
             ),
             cells=cells,
             problems=(),
