@@ -138,6 +138,7 @@ PRINTS = {
     "library": r"decode\[code\] below floor: (.|\n)*True [\d.]+",
     "read-report": r"decode\[code\] decode_tok_s [\d.]+ tok/s",
     "triage": r"slow: decode\[code\] below floor",
+    "prompts": r"8192 [0-9a-f]{64} ",
     "paced": r"[\d.]+ [\d.]+ [\d.]+",
 }
 
