@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.records import CellSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_llmbench.records import CellResult, CellSpec, CellStatus, Prompt
+    from pytest_llmbench.records import CellResult, CellStatus, Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ def cell_to_json(cell: CellSpec) -> dict[str, Any]:
         "ignore_eos": cell.ignore_eos,
         "context": cell.context,
     }
+
+
+def cell_from_json(data: Mapping[str, Any]) -> CellSpec:
+    """The other way round: a promised cell as a contract holds it."""
+    return CellSpec(**{field.name: data[field.name] for field in fields(CellSpec)})
 
 
 def digest(value: Any) -> str:

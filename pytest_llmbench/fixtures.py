@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.options import Settings
+    from pytest_llmbench.plan_changes import PlanChanges
     from pytest_llmbench.records import CellSpec
+    from pytest_llmbench.resume import Continue
     from pytest_llmbench.session import Bench, SetupRun
     from pytest_llmbench.terminal import Terminal
 
@@ -56,8 +58,10 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
     """Read every card. Raises CardError, InputError."""
     from pytest_llmbench import plan  # noqa: PLC0415
     from pytest_llmbench.card import SetupCard  # noqa: PLC0415
+    from pytest_llmbench.plan_changes import changed  # noqa: PLC0415
 
-    cards = [SetupCard.load(path) for path in settings.setups]
+    changes = _changes(settings)
+    cards = [changed(SetupCard.load(path), changes) for path in settings.setups]
     loaded = [LoadedCard(path, card, plan.cells(card)) for path, card in zip(settings.setups, cards, strict=True)]
     ids = [card.id for card in cards]
     for one in loaded:
@@ -68,8 +72,61 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
     return tuple(loaded)
 
 
+def _changes(settings: Settings) -> PlanChanges:
+    from pytest_llmbench.plan_changes import PlanChanges  # noqa: PLC0415
+
+    return PlanChanges(settings.levels, settings.depths, settings.sizes, settings.runs, settings.probe)
+
+
+def _continue(settings: Settings) -> Continue | None:
+    """What the session goes on with. Raises InputError for flags that contradict each other."""
+    from pytest_llmbench.resume import Continue  # noqa: PLC0415
+
+    if settings.supplement_reason is not None and settings.supplement is None:
+        raise InputError("--llmbench-supplement-reason", None, "there is no --llmbench-supplement", "name the run too")
+    if settings.supplement is None:
+        return None if settings.resume is None else Continue("resume", settings.resume)
+    if settings.supplement_reason is None:
+        raise InputError(
+            "--llmbench-supplement",
+            settings.supplement,
+            "no reason is stated",
+            'add --llmbench-supplement-reason "the machine was updating itself during concurrency"',
+        )
+    for flag, given in (("--llmbench-resume", settings.resume), ("--llmbench-save", settings.save)):
+        if given is not None or (flag == "--llmbench-save" and settings.autosave):
+            raise InputError(
+                "--llmbench-supplement",
+                settings.supplement,
+                f"does not go together with {flag}: only a session's own first valid results enter a baseline"
+                if flag == "--llmbench-save"
+                else f"does not go together with {flag}",
+                f"leave out {flag}",
+            )
+    return Continue("supplement", settings.supplement, settings.supplement_reason, settings.parts)
+
+
+def _refuse_judged_probe(settings: Settings) -> None:
+    wishes = {
+        "--llmbench-save": settings.save,
+        "--llmbench-autosave": settings.autosave or None,
+        "--llmbench-compare": settings.compare,
+        "--llmbench-resume": settings.resume,
+        "--llmbench-supplement": settings.supplement,
+    }
+    for flag, value in wishes.items():
+        if settings.probe and value is not None:
+            raise InputError(
+                "--llmbench-probe",
+                None,
+                f"a probe is never a measurement: {flag} has no use for it",
+                f"leave out {flag}",
+            )
+
+
 def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
     """What can be refused before anything is collected. Raises InputError."""
+    from pytest_llmbench import resume  # noqa: PLC0415
     from pytest_llmbench.card import FIGURES, PARTS  # noqa: PLC0415
     from pytest_llmbench.history import saved  # noqa: PLC0415
 
@@ -89,6 +146,11 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
         raise InputError(
             "--llmbench-model", str(settings.model), "one file for several cards", "measure one card at a time"
         )
+    _refuse_judged_probe(settings)
+    wish = _continue(settings)
+    if wish is not None:
+        for loaded in cards:
+            resume.find(settings.storage, loaded.card.id, wish)
     if settings.compare is not None:
         for loaded in cards:
             saved.load(settings.storage, settings.compare, loaded.card.id)
@@ -173,6 +235,9 @@ class Setups:
                 variables=settings.variables,
                 ready_timeout_s=settings.ready_timeout_s,
                 silence_timeout_s=settings.silence_timeout_s,
+                plan_changes=_changes(settings).to_json(),
+                probe=settings.probe,
+                go_on=_continue(settings),
             ),
             progress=terminal,
         )

@@ -24,6 +24,12 @@ _VALUES: tuple[tuple[str, str, str], ...] = (
     ("ready-timeout", "SECONDS", "how long a server may load before it counts as failed (default: 600)"),
     ("silence-timeout", "SECONDS", "how long a request may be silent before it counts as hung (default: 1800)"),
 )
+# name, help; each is a list of whole numbers in place of the card's.
+_LISTS: tuple[tuple[str, str], ...] = (
+    ("levels", "requests at once of concurrency, in place of the card's (1,2,64)"),
+    ("depths", "prompt tokens of prefill and context, in place of the card's (2048,16384)"),
+    ("sizes", "context sizes of fit, in place of the card's (4096,8192)"),
+)
 _COMPARE_FAIL = "compare-fail"
 DEFAULT_TOLERANCE = 0.10
 
@@ -45,6 +51,14 @@ class Settings:
     ready_timeout_s: float
     silence_timeout_s: float
     variables: Mapping[str, str]
+    levels: tuple[int, ...] | None = None
+    depths: tuple[int, ...] | None = None
+    sizes: tuple[int, ...] | None = None
+    runs: int | None = None
+    probe: bool = False
+    resume: str | None = None
+    supplement: str | None = None
+    supplement_reason: str | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -56,6 +70,37 @@ def add_options(parser: pytest.Parser) -> None:
     for name, metavar, text in _VALUES:
         group.addoption(f"--llmbench-{name}", metavar=metavar, default=None, help=text)
         parser.addini(f"llmbench_{_key(name)}", text, default=None)
+    for name, text in _LISTS:
+        group.addoption(f"--llmbench-{name}", metavar="LIST", default=None, help=text)
+    group.addoption(
+        "--llmbench-runs", metavar="N", default=None, help="runs (rounds) of every cell, in place of the card's"
+    )
+    group.addoption(
+        "--llmbench-probe",
+        action="store_true",
+        default=None,
+        help="a trial: one run each, 128 tokens at most; labelled, kept, never judged, compared or saved",
+    )
+    group.addoption(
+        "--llmbench-resume",
+        nargs="?",
+        const="last",
+        default=None,
+        metavar="RUN",
+        help="go on with a run that was cut short: a session's id or folder (default: the card's last unfinished one)",
+    )
+    group.addoption(
+        "--llmbench-supplement",
+        metavar="RUN",
+        default=None,
+        help="add to a run the cells that lack a valid result, or replace the parts named by --llmbench-parts",
+    )
+    group.addoption(
+        "--llmbench-supplement-reason",
+        metavar="TEXT",
+        default=None,
+        help="why; stated beforehand, and part of the record",
+    )
     group.addoption(
         f"--llmbench-{_COMPARE_FAIL}",
         action="append",
@@ -105,6 +150,14 @@ def read(config: pytest.Config) -> Settings | None:
         ready_timeout_s=_seconds(config, "ready-timeout", 600.0),
         silence_timeout_s=_seconds(config, "silence-timeout", 1800.0),
         variables=_variables(config.getoption("--llmbench-var") or ()),
+        levels=_numbers(config, "levels"),
+        depths=_numbers(config, "depths"),
+        sizes=_numbers(config, "sizes"),
+        runs=_runs(config),
+        probe=bool(config.getoption("--llmbench-probe")),
+        resume=_run(config, "resume"),
+        supplement=_run(config, "supplement"),
+        supplement_reason=(config.getoption("--llmbench-supplement-reason") or "").strip() or None,
     )
 
 
@@ -135,6 +188,34 @@ def _name(config: pytest.Config, option: str) -> str | None:
             "  remedy: letters, digits, '.', '_' and '-', starting with a letter or digit"
         )
     return name
+
+
+def _numbers(config: pytest.Config, name: str) -> tuple[int, ...] | None:
+    text = config.getoption(f"--llmbench-{name}")
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise pytest.UsageError(
+            f"--llmbench-{name} = {text!r}: not a list of whole numbers above 0\n  remedy: --llmbench-{name} 1,2,64"
+        )
+    return tuple(map(int, words))
+
+
+def _run(config: pytest.Config, name: str) -> str | None:
+    """A session's id as it is, or the folder of a run."""
+    given: str | None = config.getoption(f"--llmbench-{name}")
+    if not given:
+        return None
+    path = config.invocation_params.dir / Path(given).expanduser()
+    return str(path) if path.is_dir() else given
+
+
+def _runs(config: pytest.Config) -> int | None:
+    found = _numbers(config, "runs")
+    if found is not None and len(found) > 1:
+        raise pytest.UsageError(f"--llmbench-runs = {','.join(map(str, found))!r}: one number is for all cells")
+    return found[0] if found else None
 
 
 def _seconds(config: pytest.Config, name: str, default: float) -> float:

@@ -289,7 +289,7 @@ class Runner:
         for number in itertools.count(1):
             attempt = await self._attempt(spec, run, number, reason)
             attempts.append(attempt)
-            cause, reason = _again(spec, attempt)
+            cause, reason = again(spec, attempt)
             if cause is None or left[cause] == 0:
                 return
             left[cause] -= 1
@@ -429,7 +429,7 @@ class Runner:
         )
         if not PARTS[spec.part].cold:
             return facts
-        peak = self._memory.peak(live.server)
+        peak = self._memory.peak(live.server.start_number)
         return replace(facts, peak_memory_mib=peak.mib, memory_source=peak.source, memory_reason=peak.reason)
 
     async def _broke_off(
@@ -454,7 +454,7 @@ class Runner:
         return error
 
 
-def _again(spec: CellSpec, attempt: Attempt) -> tuple[str | None, str]:
+def again(spec: CellSpec, attempt: Attempt) -> tuple[str | None, str]:
     """Why the run should be attempted once more: the policy's word for it, and the reason recorded."""
     if attempt.error is not None:
         return "crash", f"attempt {attempt.number} broke off: {attempt.error.splitlines()[0]}"

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_llmbench import contract as contracts
-from pytest_llmbench import machine, plan, promises, prompts, stats, verdict
+from pytest_llmbench import machine, plan, promises, prompts, resume, stats, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine.command import Arguments
@@ -23,7 +23,8 @@ from pytest_llmbench.measure import PARTS, request
 from pytest_llmbench.measure.memory import UnwatchedMemory
 from pytest_llmbench.measure.validity import Bounds
 from pytest_llmbench.report import document, table
-from pytest_llmbench.runner import RetryPolicy, Runner
+from pytest_llmbench.resume import Taken
+from pytest_llmbench.runner import RetryPolicy, Runner, again
 from pytest_llmbench.watch import Unwatched
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.engine import RunningServer
-    from pytest_llmbench.records import CellResult, CellSpec, Verdict
+    from pytest_llmbench.records import Attempt, CellResult, CellSpec, Verdict
+    from pytest_llmbench.resume import Continue, Earlier
     from pytest_llmbench.runner import Changes, Live, Progress
 
 
@@ -64,6 +66,9 @@ class Wishes:
     variables: Mapping[str, str] = field(default_factory=dict)
     ready_timeout_s: float = 600.0
     silence_timeout_s: float = 1800.0
+    plan_changes: Mapping[str, Any] = field(default_factory=dict)
+    probe: bool = False
+    go_on: Continue | None = None
 
 
 class SetupRun:
@@ -98,6 +103,8 @@ class SetupRun:
         self._runner: Runner | None = None
         self._hopeless: LlmbenchError | None = None
         self._promised = False
+        self._earlier: Earlier | None = None
+        self._taken = Taken({}, {})
         self._bounds = Bounds(
             decode_within=card.client_check.decode_within,
             ttft_above_fraction=card.client_check.ttft_above_fraction,
@@ -134,8 +141,12 @@ class SetupRun:
 
     def _prepare_runner(self) -> Runner:
         setup = self._check_promises()
+        if self.wishes.go_on is not None:
+            self._choose(self.wishes.go_on, setup)
         self._journal = Journal(self.folder)
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
+        if self._earlier is not None:
+            self._take_over(self._earlier, self._journal)
         self._prompts = request.PromptBook(self.card)
 
         async def start_server(start_number: int, changes: Changes) -> RunningServer:
@@ -158,6 +169,53 @@ class SetupRun:
             prepare=self._write_contract,
             memory=UnwatchedMemory(),
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
+            first_start=self._earlier.last_start + 1 if self._earlier else 1,
+        )
+
+    def _choose(self, wish: Continue, setup: from_card.Setup) -> None:
+        """Read the earlier run, refuse one of another setup, and promise its cells too."""
+        self._earlier = resume.read(resume.find(self.wishes.storage, self.card.id, wish))
+        resume.refuse_other(self._earlier, self._sameness(), wish)
+        self._taken = resume.choose(self._earlier, self.cells, wish, lambda spec, last: again(spec, last)[0] is None)
+        here = {spec.id: spec for spec in self.cells}
+        there = {cell["id"]: contracts.cell_from_json(cell) for cell in self._earlier.cells}
+        order = [spec.id for spec in plan.cells(self.card)]
+        both = there | here
+        self.cells = tuple(
+            both[cell] for cell in sorted(both, key=lambda c: order.index(c) if c in order else len(order))
+        )
+        left_out = tuple((cell, why) for cell, why in self.contract.left_out if cell not in both)
+        self.contract = contracts.Contract(self.card.id, self.cells, left_out, (), {})
+        self._key["card"] = self._identity(setup)
+
+    def _take_over(self, earlier: Earlier, journal: Journal) -> None:
+        """Copy what is taken over, and conclude the cells that need nothing more."""
+        attempts = [one for found in self._taken.attempts.values() for one in found]
+        resume.copy_records(earlier, attempts, self.folder)
+        journal.event("taken over", session=earlier.session, cells=sorted(self._taken.whole))
+        for one in attempts:
+            journal.event("attempt", attempt=one)
+        specs = {spec.id: spec for spec in self.cells}
+        for cell, (status, reasons) in self._taken.whole.items():
+            result = self._conclude(specs[cell], self._taken.attempts[cell], status, reasons)
+            self.results[cell] = result
+            journal.event("cell", cell=cell, status=result.status, reasons=result.reasons, summaries=result.summaries)
+
+    def _conclude(
+        self, spec: CellSpec, attempts: Sequence[Attempt], status: str, reasons: tuple[str, ...]
+    ) -> CellResult:
+        if not attempts and status == "unsupported":
+            return stats.unsupported(spec, self.card.id, reasons[0])
+        starts = sorted({one.server_start for one in attempts})
+        return self._within_promise(
+            stats.conclude(
+                spec,
+                self.card.id,
+                attempts,
+                PARTS[spec.part].kinds,
+                raw_file=str(self.folder / Journal.raw_file(spec.id)),
+                server_logs=[str(self.folder / f"server-{n}.log") for n in starts],
+            )
         )
 
     def _check_promises(self) -> from_card.Setup:
@@ -228,20 +286,43 @@ class SetupRun:
         assert self._journal is not None
         self._journal.event("contract", file="contract.json", sha256=self.contract.to_json()["sha256"])
 
+    def _sameness(self) -> dict[str, Any]:
+        """What two sessions must share before their numbers may stand in one document."""
+        engine = self.environment["engine"]
+        return {
+            "identity": self._key,
+            "engine": {name: engine.get(name) for name in ("kind", "version", "sha256", "libraries_sha256")},
+            "request_fields": {spec.id: request.fields(self.card, spec) for spec in self.cells},
+            "validity": plain(self._bounds),
+        }
+
+    def _continues(self) -> dict[str, Any] | None:
+        """What this run goes on with, for contract and document; None for one that stands alone."""
+        wish, earlier = self.wishes.go_on, self._earlier
+        if wish is None or earlier is None:
+            return None
+        return {
+            "kind": wish.kind,
+            "session": earlier.session,
+            "reason": wish.reason,
+            "taken": {cell: sorted({one.run for one in found}) for cell, found in self._taken.attempts.items()},
+            "replaced": list(self._taken.replaced),
+        }
+
     def _terms(self, live: Live | None) -> dict[str, Any]:
         compare = self.wishes.compare
-        return {
+        return self._sameness() | {
+            "probe": self.wishes.probe,
+            "plan_changes": dict(self.wishes.plan_changes),
+            "continues": self._continues(),
             "tool": self.environment["software"],
             "prompts_version": prompts.PROMPTS_VERSION,
             "card_content": self.card.as_json(),
-            "identity": self._key,
-            "request_fields": {spec.id: request.fields(self.card, spec) for spec in self.cells},
             "observer": {
                 "request_fields": request.OBSERVER_FIELDS,
                 "server_command": list(live.server.observer_changes) if live else "said with each server start",
             },
             "server_changes": {spec.id: changes for spec in self.cells if (changes := PARTS[spec.part].changes(spec))},
-            "validity": plain(self._bounds),
             "retries": plain(RetryPolicy()),
             "guard": "not watched: this version has no load guard",
             "compare": None
@@ -255,11 +336,13 @@ class SetupRun:
         """Measure a promised cell. Raises LlmbenchError where no server can be started."""
         await self.start(spec)
         assert self._runner is not None
+        if spec.id in self._taken.whole:
+            return self.results[spec.id]
         smaller = self._failed_size_below(spec)
         if smaller is not None:
             result = self._unsupported(spec, NOT_TRIED.format(smaller))
         else:
-            result = self._within_promise(await self._runner.measure(spec))
+            result = self._within_promise(await self._runner.measure(spec, self._taken.attempts.get(spec.id, ())))
         self.results[spec.id] = result
         return result
 
@@ -286,7 +369,9 @@ class SetupRun:
         return stats.unsupported(spec, self.card.id, why)
 
     def judge(self, result: CellResult) -> tuple[Verdict, ...]:
-        """The verdicts of a cell's figures, kept for the document."""
+        """The verdicts of a cell's figures, kept for the document; a probe is not judged."""
+        if self.wishes.probe:
+            return ()
         part = PARTS[result.spec.part]
         limits = self.card.thresholds.get(result.spec.id, {})
         references = None
@@ -313,6 +398,9 @@ class SetupRun:
 
     def finish(self) -> document.Document:
         """Write report.json and table.md, and save what was asked for. Works after any kind of end."""
+        for result in self.results.values():
+            if result.spec.id not in self.verdicts:  # taken over, and no test of this session asked for it
+                self.judge(result)
         report = document.build(
             session=self.session,
             started=self._started,
@@ -323,6 +411,10 @@ class SetupRun:
             results=self.results,
             verdicts=self.verdicts,
             problems=self.problems,
+            probe=self.wishes.probe,
+            plan_changes=self.wishes.plan_changes,
+            continues=self._continues(),
+            replaced=self._replaced(),
             parts=PARTS,
             base=self.folder,
         )
@@ -344,6 +436,23 @@ class SetupRun:
         if self._journal is not None:
             self._journal.event("report", complete=report.complete, problems=self.problems)
         return report
+
+    def _replaced(self) -> dict[str, dict[str, Any]]:
+        """The results that gave way to this session's, as the earlier run has them; by cell."""
+        if self._earlier is None:
+            return {}
+        specs = {spec.id: spec for spec in self.cells}
+        gone = {cell: self._earlier.attempts[cell] for cell in self._taken.replaced}
+        concluded = {c: stats.conclude(specs[c], self.card.id, a, PARTS[specs[c].part].kinds) for c, a in gone.items()}
+        return {
+            cell: {
+                "session": self._earlier.session,
+                "status": result.status,
+                "medians": {s.name: s.median for s in result.summaries},
+                "raw_file": str(self._earlier.folder / Journal.raw_file(cell)),
+            }
+            for cell, result in concluded.items()
+        }
 
     def close(self) -> None:
         """Close the journal; after the server has stopped, for that is written into it too."""
@@ -390,6 +499,8 @@ class Bench:
         verdicts = self._run.judge(result)
         if result.status == "unsupported" and self._skip is not None:
             self._skip(f"{result.spec.id}: {result.reasons[0]}")
+        if self._run.wishes.probe and result.status not in {"failed", "missing"}:
+            return verdicts  # a trial asks whether it runs, not how fast
         message = verdict.explain(result, verdicts)
         if message:
             raise BenchFailedError(message)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from pytest_llmbench.engine import RunningServer
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +25,8 @@ class MemoryWatch(Protocol):
         """Wait until the device is back to its idle memory; what is still in use after the wait, or None."""
         ...
 
-    def peak(self, server: RunningServer) -> PeakMemory:
-        """The peak since this server's start."""
+    def peak(self, start: int) -> PeakMemory:
+        """The peak since the server start of this number."""
         ...
 
 
@@ -39,5 +36,5 @@ class UnwatchedMemory:
     async def settle(self) -> str | None:
         return None
 
-    def peak(self, server: RunningServer) -> PeakMemory:  # noqa: ARG002 - the protocol's
+    def peak(self, start: int) -> PeakMemory:  # noqa: ARG002 - the protocol's
         return PeakMemory(None, reason="the memory was not watched")

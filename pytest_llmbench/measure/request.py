@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from pytest_llmbench import plan, prompts
+from pytest_llmbench.client.counting import counting_client
 
 if TYPE_CHECKING:
     from pytest_llmbench.card import SetupCard
@@ -59,20 +58,8 @@ class PromptBook:
         key = (spec.id, run, attempt, request)
         if key not in self._built:
             thinking = self._card.thinking.request_fields(on=spec.thinking)
-            async with _counting(client.http) as http:
+            async with counting_client(client) as http:
                 counter = prompts.LlamaTokenCounter(http, thinking, self._learnt[spec.thinking])
                 # By the cell's own definition: another cell added to the plan leaves this one's prompts as they were.
                 self._built[key] = await prompts.build(spec, plan.cell_sha256(spec), run, attempt, request, counter)
         return self._built[key]
-
-
-def _counting(http: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A client for counting tokens, one connection a call.
-
-    llama-server closes a connection after its hundredth request without saying so, and a call that is on its way then
-    fails; 256 prompts take more calls than that. The connections of the measured path are not worn out by it either.
-    """
-    transport = httpx.AsyncHTTPTransport(
-        verify=False, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
-    )
-    return httpx.AsyncClient(base_url=http.base_url, headers=http.headers, transport=transport, trust_env=False)

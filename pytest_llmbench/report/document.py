@@ -4,6 +4,7 @@ prints its JSON Schema."""
 from __future__ import annotations
 
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,6 +61,10 @@ class CellEntry(_Model):
     attempts: tuple[dict[str, Any], ...]
     requests_examined_for_cache: int
     requests_with_cached_tokens: int
+    sessions: tuple[str, ...] = Field(description="the sessions that made the attempts; more than one after a resume")
+    replaced: dict[str, Any] | None = Field(
+        description="an earlier valid result that this one stands in for (a supplement); the earlier run keeps it"
+    )
     notes: tuple[str, ...] = Field(description="what a reader must know beside the figures")
     raw_file: str | None
     server_logs: tuple[str, ...]
@@ -85,6 +90,11 @@ class Document(_Model):
     started: str
     finished: str
     complete: bool = Field(description="every promised cell is measured, or not possible on this machine (unsupported)")
+    probe: bool = Field(description="a trial run: never a measurement, never compared with or saved")
+    plan_changes: dict[str, Any] = Field(description="what the command line changed in the card's plan, by flag")
+    continues: dict[str, Any] | None = Field(
+        description="the earlier run that this one resumes or supplements, why, and what was taken over"
+    )
     card: dict[str, Any]
     contract: dict[str, Any]
     environment: dict[str, Any]
@@ -106,6 +116,10 @@ def build(
     problems: Sequence[str],
     parts: Mapping[str, PartFigures],
     base: Path,
+    probe: bool = False,
+    plan_changes: Mapping[str, Any] | None = None,
+    continues: Mapping[str, Any] | None = None,
+    replaced: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Document:
     """Put the document together. parts: the figures of every part; base: the folder that its paths are relative to.
 
@@ -119,8 +133,13 @@ def build(
             results.get(spec.id),
             verdicts.get(spec.id, ()),
             problems,
-            notes.get(spec.id, ()),
             base,
+        ).model_copy(
+            update={
+                "notes": notes.get(spec.id, ()),
+                "sessions": _sessions(results.get(spec.id), session),
+                "replaced": _earlier((replaced or {}).get(spec.id), base),
+            }
         )
         for spec in contract.cells
     )
@@ -133,6 +152,9 @@ def build(
         started=started,
         finished=finished,
         complete=all(cell.status in {"measured", "unsupported"} for cell in cells),
+        probe=probe,
+        plan_changes=dict(plan_changes or {}),
+        continues=dict(continues) if continues else None,
         card=dict(card),
         contract=contract.to_json(),
         environment=dict(environment),
@@ -155,7 +177,6 @@ def _cell(
     result: CellResult | None,
     verdicts: Sequence[Verdict],
     problems: Sequence[str],
-    notes: Sequence[str],
     base: Path,
 ) -> CellEntry:
     attempts = result.attempts if result else ()
@@ -172,14 +193,25 @@ def _cell(
         requests_with_cached_tokens=sum(
             a.details.get("cached_requests", int(bool(a.details.get("cached_tokens")))) for a in attempts
         ),
-        notes=tuple(notes),
+        sessions=(),
+        replaced=None,
+        notes=(),
         raw_file=_relative(result.raw_file, base) if result and result.raw_file else None,
         server_logs=tuple(_relative(log, base) for log in result.server_logs) if result else (),
     )
 
 
+def _sessions(result: CellResult | None, session: str) -> tuple[str, ...]:
+    attempts = result.attempts if result else ()
+    return tuple(dict.fromkeys(a.details.get("session", session) for a in attempts))
+
+
+def _earlier(replaced: Mapping[str, Any] | None, base: Path) -> dict[str, Any] | None:
+    return None if replaced is None else dict(replaced) | {"raw_file": _relative(replaced["raw_file"], base)}
+
+
 def _relative(path: str, base: Path) -> str:
-    return Path(path).relative_to(base).as_posix()
+    return Path(os.path.relpath(path, base)).as_posix()
 
 
 def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:

@@ -25,7 +25,7 @@ _SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
 
 def render(document: Document) -> str:
     """Setup, headline and one row a cell; a cell without a number says why below the table."""
-    lines = [f"**{document.card['title']}**", ""]
+    lines = [f"**{document.card['title']}**", "", *_kind(document)]
     lines += [f"{line}  " for line in _setup(document) if line]
     lines += ["", *_headline(document), *_rows(document.cells)]
     notes = _without_a_number(document.cells)
@@ -36,6 +36,12 @@ def render(document: Document) -> str:
         for attempt in cell.attempts
         if attempt["number"] > 1
     ]
+    notes += [
+        f"- {cell.id} is shown from {document.session}; {cell.replaced['session']} had "
+        + ", ".join(f"{name} {shown(value, '').strip()}" for name, value in cell.replaced["medians"].items() if value)
+        for cell in document.cells
+        if cell.replaced
+    ]
     if notes:
         lines += ["", *notes]
     examined = sum(cell.requests_examined_for_cache for cell in document.cells)
@@ -43,6 +49,25 @@ def render(document: Document) -> str:
     caches = f"Cached prompt tokens: in {cached} of {examined} requests examined. " if examined else ""
     lines += ["", f"{caches}{document.tool}, {document.started[:10]}."]
     return "\n".join(lines) + "\n"
+
+
+def _kind(document: Document) -> list[str]:
+    """What kind of run this is, where it is not a whole session of its own with the card's plan."""
+    lines = ["**Probe: a trial run, not a measurement.**"] if document.probe else []
+    if document.plan_changes:
+        said = [
+            f"{f} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}"
+            for f, v in document.plan_changes.items()
+        ]
+        lines.append(f"Plan changed: {'; '.join(said)}.")
+    if document.continues:
+        why = f" ({document.continues['reason']})" if document.continues["reason"] else ""
+        own = [cell.id for cell in document.cells if document.session in cell.sessions]
+        lines.append(
+            f"{document.continues['kind'].capitalize()} of {document.continues['session']}{why}; "
+            f"measured in {document.session}: {', '.join(own) or 'nothing'}."
+        )
+    return [part for line in lines for part in (line, "")]
 
 
 def _setup(document: Document) -> list[str]:

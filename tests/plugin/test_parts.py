@@ -306,3 +306,23 @@ def test_a_limit_on_a_figure_without_a_number_fails(parts: Bench) -> None:
     result = parts.run(card=card, paths=("test_fit.py",))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*fit[[]1024] peak_memory_mib: the card has a limit for it and there is no number*"])
+
+
+def test_nothing_is_measured_on_a_server_that_may_still_be_busy(parts: Bench) -> None:
+    (parts.path / "test_mine.py").write_text(
+        "import asyncio, pytest\n"
+        "@pytest.mark.llmbench('decode')\n"
+        "async def test_mine(bench, cell):\n"
+        "    with pytest.raises(asyncio.TimeoutError):\n"
+        "        await asyncio.wait_for(bench.measure(cell), 4)\n"
+    )
+    card = parts.card(
+        plan=plan("decode", "prefill", decode={"prompts": ["code"], "warmups": 0}, prefill={"runs": 1}),
+        server=server("-c", "8192", "-np", "1", requests={"2": {"hang_after": 1}}),
+    )
+    parts.run(card=card, paths=("test_mine.py", "test_prefill.py")).assert_outcomes(passed=2)
+    assert [a["server_start"] for a in cell(parts.report(), "prefill[512]")["attempts"]] == [2]
+    journal = (run_folder(parts) / "journal.jsonl").read_text(encoding="utf-8")
+    assert '"event":"attempt interrupted"' in journal
+    assert "it may still be busy with a request that was given up" in journal
+    assert parts.servers() == []

@@ -36,16 +36,19 @@ STREET: dict[str, frozenset[str]] = {
         "verdict": "records figure_kinds stats",
         "history": "errors records files verdict",
         "report": "records files figure_kinds journal contract stats verdict",
+        "resume": "errors records journal",
+        "verify": "errors records journal contract client measure stats",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report runner",
+        "stats verdict history report resume runner",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds",
+        "watch engine figure_kinds resume",
     }.items()
 }
 ROOM_OF = {
     "card_args": "card",
     "plan": "card",
+    "plan_changes": "card",
     "plugin": "pytest",
     "options": "pytest",
     "fixtures": "pytest",

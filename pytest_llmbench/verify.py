@@ -1,6 +1,6 @@
 """Every published figure again, from the raw records and the contract alone.
 
-``python -m pytest_llmbench.report.verify RUN`` says which figures of a run's report match. RUN is a run's folder, the one
+``python -m pytest_llmbench.verify RUN`` says which figures of a run's report match. RUN is a run's folder, the one
 with report.json in it.
 """
 
@@ -9,21 +9,24 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import stats
 from pytest_llmbench.client.parse import parse
+from pytest_llmbench.contract import cell_from_json
 from pytest_llmbench.errors import InputError
 from pytest_llmbench.journal import Journal, read_lines, trace_from_json
 from pytest_llmbench.measure import PARTS
 from pytest_llmbench.measure.part import RunFacts, Sent, read_run
 from pytest_llmbench.measure.validity import Bounds
-from pytest_llmbench.records import Attempt, CellResult, CellSpec
+from pytest_llmbench.records import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from pytest_llmbench.records import CellResult, CellSpec
 
 # Floats go through JSON unchanged; this only forgives another order of additions.
 _WITHIN = 1e-9
@@ -51,7 +54,7 @@ def recompute(run_folder: Path) -> dict[str, CellResult]:
     contract = _json(run_folder / "contract.json")
     bounds = Bounds(**contract["validity"])
     return {
-        spec.id: _cell(run_folder, spec, bounds, contract["card"]) for spec in map(spec_from_json, contract["cells"])
+        spec.id: _cell(run_folder, spec, bounds, contract["card"]) for spec in map(cell_from_json, contract["cells"])
     }
 
 
@@ -75,11 +78,6 @@ def check(run_folder: Path) -> list[Check]:
     again = {name: stats.headline(results, name) for name in ("decode_tok_s", "words_s", "characters_s")}
     again |= {"decode_spread_cv": stats.headline_spread(results), "fit_largest": stats.fit_largest(results)}
     return found + [Check("headline", name, head[name], value) for name, value in again.items()]
-
-
-def spec_from_json(data: dict[str, Any]) -> CellSpec:
-    """A promised cell as the contract holds it."""
-    return CellSpec(**{field.name: data[field.name] for field in fields(CellSpec)})
 
 
 def _cell(folder: Path, spec: CellSpec, bounds: Bounds, card: str) -> CellResult:
@@ -152,7 +150,7 @@ def _json(path: Path) -> dict[str, Any]:
 def main(words: list[str]) -> int:
     """0, 1 where a figure does not follow from raw, or 2 where there is nothing to check."""
     if len(words) != 1:
-        sys.stderr.write("usage: python -m pytest_llmbench.report.verify RUN\n")
+        sys.stderr.write("usage: python -m pytest_llmbench.verify RUN\n")
         return 2
     try:
         checks = check(Path(words[0]))
