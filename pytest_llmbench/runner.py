@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_llmbench import stats
 from pytest_llmbench.client import parse
-from pytest_llmbench.client.http import LoopLag
 from pytest_llmbench.engine.command import redact
 from pytest_llmbench.errors import ServerError
 from pytest_llmbench.measure import PARTS
@@ -369,10 +368,9 @@ class Runner:
         self._guard.begin(f"{spec.id} run {run} attempt {number}")
         try:
             with _gc_frozen():
-                async with LoopLag() as lag:
-                    t_start = time.monotonic_ns()
-                    traces = await asyncio.gather(*map(live.client.stream_chat, bodies, ids))
-                    t_end = time.monotonic_ns()
+                t_start = time.monotonic_ns()
+                traces = await live.client.burst(bodies, ids)
+                t_end = time.monotonic_ns()
         except asyncio.CancelledError:
             live.busy = True  # the server may go on with what was asked; nothing else is measured on it
             self._guard.end()
@@ -381,7 +379,7 @@ class Runner:
         word = self._guard.end()
         answers = [parse(trace) for trace in traces]
         error = await self._broke_off(live, f"{spec.id} run {run} attempt {number}", traces, answers)
-        facts = self._facts(spec, live, RunFacts(word.word, word.reason, error, lag.max_ms))
+        facts = self._facts(spec, live, RunFacts(word.word, word.reason, error, live.client.lag_max_ms))
         for trace, prompt in zip(traces, prompts, strict=True):
             self.journal.request(
                 spec.id,
