@@ -118,10 +118,7 @@ PURE = (
 # Counts the tokens of prompts on a running server. Everything else in ``measure`` reads what was recorded.
 SENDERS = frozenset({"measure.request"})
 # More than the room may, each with its reason. Only pure modules, or types.
-MORE = {
-    # A protocol that the watch fulfils; it names the server whose memory is asked for.
-    "measure.memory": frozenset({"engine"}),
-}
+MORE = {}
 
 
 @dataclass(frozen=True)
