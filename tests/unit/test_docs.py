@@ -51,7 +51,16 @@ def page(name: str) -> str:
 @pytest.mark.parametrize(("name", "note", "text"), blocks("json"))
 def test_every_card_in_the_docs_is_a_card(name: str, note: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / "card.json"
-    path.write_text(text, encoding="utf-8")
+    content = json.loads(text)
+    if "llmbench_card" not in content:  # a section by itself
+        content = {
+            "llmbench_card": 1,
+            "id": "a",
+            "title": "A",
+            "model": {"name": "A"},
+            "engine": {"kind": "llama-server"},
+        } | content
+    path.write_text(json.dumps(content), encoding="utf-8")
     assert SetupCard.load(path).id, (name, note)
 
 
@@ -93,7 +102,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "prefill": {"depths": [512], "runs": 2, "max_tokens": 4},
         },
         "thresholds": {"decode[code]": {"decode_tok_s": {"floor": 5000}}},
+        # A test machine is busy.
         "client_check": {"decode_within": 5.0, "ttft_above_ms": 20_000},
+        "watch": {"guard": False},
     }
     (folder / "my-card.json").write_text(json.dumps(card), encoding="utf-8")
     for suite in ("test_decode.py", "test_prefill.py"):

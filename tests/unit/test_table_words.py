@@ -28,6 +28,7 @@ def rendered(*cells: CellEntry, **environment: Any) -> str:
         "plan_changes": {},
         "headline": Headline.model_construct(**dict.fromkeys(Headline.model_fields)),
         "cells": cells,
+        "searched": (),
     }
     return table.render(Document.model_construct(**fields))
 
