@@ -37,6 +37,7 @@ STREET: dict[str, frozenset[str]] = {
         "history": "errors records files verdict",
         "report": "records files figure_kinds journal contract stats verdict",
         "resume": "errors records journal",
+        "selfcheck": "errors records client measure paced",
         "verify": "errors records journal contract client measure stats",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
