@@ -72,6 +72,13 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
     return tuple(loaded)
 
 
+def part_names() -> tuple[str, ...]:
+    """The parts that there are; known once a card is read."""
+    from pytest_llmbench.card import PARTS  # noqa: PLC0415
+
+    return PARTS
+
+
 def _changes(settings: Settings) -> PlanChanges:
     from pytest_llmbench.plan_changes import PlanChanges  # noqa: PLC0415
 

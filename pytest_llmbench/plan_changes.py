@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_llmbench import plan
-from pytest_llmbench.card import SetupCard
+from pytest_llmbench.card import PARTS, SetupCard
 from pytest_llmbench.errors import InputError
 
 PROBE_TOKENS = 128
@@ -47,17 +47,21 @@ def changed(card: SetupCard, changes: PlanChanges) -> SetupCard:
     flags = changes.to_json()
     if not flags:
         return card
-    data = card.as_json()
+    # As written, without defaults: some fields exclude each other once they are stated.
+    data = card.model_dump(mode="json", by_alias=True, exclude_unset=True)
     limits = data.pop("thresholds", {})
-    parts = data["plan"]
+    parts = data.setdefault("plan", {})
+    for part in PARTS:
+        parts.setdefault(part, {})
     if changes.levels is not None:
         parts["concurrency"]["levels"] = list(changes.levels)
     if changes.depths is not None:
         parts["prefill"]["depths"] = parts["context"]["depths"] = list(changes.depths)
     if changes.sizes is not None:
-        parts["fit"] = {"max_tokens": parts["fit"]["max_tokens"], "sizes": list(changes.sizes)}
+        kept = {name: value for name, value in parts["fit"].items() if name in {"max_tokens", "refine"}}
+        parts["fit"] = kept | {"sizes": list(changes.sizes)}
     if changes.probe:
-        _probe(parts)
+        _probe(card, parts)
     if changes.runs is not None:
         for part in ("decode", "prefill", "context"):
             parts[part]["runs"] = changes.runs
@@ -75,13 +79,13 @@ def changed(card: SetupCard, changes: PlanChanges) -> SetupCard:
         raise InputError(given, None, f"card {card.id} cannot be measured so: {reason}", "give other values") from None
 
 
-def _probe(parts: dict[str, Any]) -> None:
+def _probe(card: SetupCard, parts: dict[str, Any]) -> None:
     for part in ("decode", "prefill", "context"):
         parts[part]["runs"] = 1
     parts["concurrency"]["rounds"] = 1
     parts["decode"]["warmups"] = 0
-    for part in ("decode", "prefill", "concurrency", "context", "long_answer", "fit"):
-        parts[part]["max_tokens"] = min(PROBE_TOKENS, parts[part].get("max_tokens") or PROBE_TOKENS)
+    for part in PARTS:
+        parts[part]["max_tokens"] = min(PROBE_TOKENS, getattr(card.plan, part).max_tokens or PROBE_TOKENS)
 
 
 def _words(value: Any) -> str:

@@ -51,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     with _as_usage_error():
         cards = fixtures.load_cards(settings)
         fixtures.check_settings(settings, cards)
+    for part in fixtures.part_names():
+        config.addinivalue_line("markers", f"{part}: a benchmark of this part; set by the plugin, for -m {part}")
     config.stash[CARDS] = cards
     config.stash[SETTINGS] = settings
     config.stash[SETUPS] = fixtures.Setups(settings)
@@ -109,6 +111,13 @@ def pytest_pycollect_makeitem(obj: object) -> None:
     marks = getattr(obj, "pytestmark", ())
     if inspect.iscoroutinefunction(obj) and any(mark.name == "llmbench" for mark in marks):
         pytest.mark.asyncio(loop_scope="session")(obj)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let ``-m fit`` and ``-m "not fit"`` pick parts."""
+    marker = item.get_closest_marker("llmbench")
+    if marker is not None and SETTINGS in item.config.stash and marker.args[:1]:
+        item.add_marker(marker.args[0])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

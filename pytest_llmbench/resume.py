@@ -179,8 +179,10 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
     except of the parts that are replaced whole. Raises InputError where nothing is left to measure, or a part would be
     replaced in pieces.
     """
+    theirs = {cell["id"] for cell in earlier.cells}
+    concluded = {cell: said for cell, said in earlier.statuses.items() if cell in theirs}
     if wish.kind == "resume":
-        whole = dict(earlier.statuses)
+        whole = dict(concluded)
         attempts = {cell: earlier.attempts.get(cell, ()) for cell in whole}
         for spec in promised:
             if spec.id not in whole and spec.id in earlier.attempts:
@@ -189,7 +191,7 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
         replaced: tuple[str, ...] = ()
     else:
         anew = [cell["id"] for cell in earlier.cells if cell["part"] in (wish.parts or ())]
-        whole = {cell: said for cell, said in earlier.statuses.items() if said[0] == "measured" and cell not in anew}
+        whole = {cell: said for cell, said in concluded.items() if said[0] == "measured" and cell not in anew}
         attempts = {cell: earlier.attempts.get(cell, ()) for cell in whole}
         left = [spec.id for spec in promised if spec.id not in whole]
         replaced = tuple(cell for cell in anew if earlier.statuses.get(cell, ("",))[0] == "measured")

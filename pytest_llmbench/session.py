@@ -17,15 +17,16 @@ from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine.command import Arguments
 from pytest_llmbench.errors import InputError, LlmbenchError
 from pytest_llmbench.files import write_json, write_text
+from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
 from pytest_llmbench.measure import PARTS, request
-from pytest_llmbench.measure.memory import UnwatchedMemory
 from pytest_llmbench.measure.validity import Bounds
 from pytest_llmbench.report import document, table
-from pytest_llmbench.resume import Taken
 from pytest_llmbench.runner import RetryPolicy, Runner, again
-from pytest_llmbench.watch import Unwatched
+from pytest_llmbench.watch.memory import WatchedMemory
+from pytest_llmbench.watch.session import start_watch
+from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.engine import RunningServer
-    from pytest_llmbench.records import Attempt, CellResult, CellSpec, Verdict
-    from pytest_llmbench.resume import Continue, Earlier
+    from pytest_llmbench.records import CellResult, CellSpec, Verdict
+    from pytest_llmbench.resume import Continue
     from pytest_llmbench.runner import Changes, Live, Progress
+    from pytest_llmbench.watch import Watch
 
 
+FIT_STEP = 1024
 NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fails"
 
 
@@ -92,6 +95,7 @@ class SetupRun:
         self.card, self.folder, self.session, self.wishes = card, folder, session, wishes
         self.cells, self._progress = tuple(cells), progress
         self.results: dict[str, CellResult] = {}
+        self.searched: dict[str, CellResult] = {}
         self.verdicts: dict[str, tuple[Verdict, ...]] = {}
         self.problems: list[str] = []
         self.environment: dict[str, Any] = {}
@@ -101,15 +105,16 @@ class SetupRun:
         self._key: dict[str, Any] = {}
         self._journal: Journal | None = None
         self._runner: Runner | None = None
+        self._watch: Watch | None = None
         self._hopeless: LlmbenchError | None = None
         self._promised = False
-        self._earlier: Earlier | None = None
-        self._taken = Taken({}, {})
+        self._going_on: GoingOn | None = None
         self._bounds = Bounds(
             decode_within=card.client_check.decode_within,
             ttft_above_fraction=card.client_check.ttft_above_fraction,
             ttft_above_ms=card.client_check.ttft_above_ms,
             min_tokens=card.validity.min_tokens,
+            client_lag_ms=card.validity.client_lag_ms,
         )
 
     # ---- starting ----
@@ -142,12 +147,18 @@ class SetupRun:
     def _prepare_runner(self) -> Runner:
         setup = self._check_promises()
         if self.wishes.go_on is not None:
-            self._choose(self.wishes.go_on, setup)
+            self._going_on = self._go_on(self.wishes.go_on, setup)
         self._journal = Journal(self.folder)
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
-        if self._earlier is not None:
-            self._take_over(self._earlier, self._journal)
+        if self._going_on is not None:
+            taken = self._going_on.take_over(self.folder, self._journal, self.card.id)
+            self.results |= {result.spec.id: self._within_promise(result) for result in taken}
         self._prompts = request.PromptBook(self.card)
+        self._progress.phase("starting the watch")
+        self._watch = start_watch(
+            self.folder, WatchSettings.of(self.card.watch.model_dump(mode="json")), env=dict(setup.spec.env)
+        )
+        self.environment["watch"] = self._watch.facts
 
         async def start_server(start_number: int, changes: Changes) -> RunningServer:
             changed = replace(setup, spec=replace(setup.spec, changes=changes))
@@ -161,62 +172,29 @@ class SetupRun:
             body=lambda spec, prompt: request.body(self.card, spec, prompt),
             journal=self._journal,
             bounds=self._bounds,
-            guard=Unwatched(),
+            watch=self._watch,
             progress=self._progress,
             retry=RetryPolicy(),
             warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
             verify=lambda server, changes: from_card.verify(_changed(self.card, changes), server),
             prepare=self._write_contract,
-            memory=UnwatchedMemory(),
+            memory=WatchedMemory(self._watch, self.folder),
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
-            first_start=self._earlier.last_start + 1 if self._earlier else 1,
+            first_start=self._going_on.first_start if self._going_on else 1,
         )
 
-    def _choose(self, wish: Continue, setup: from_card.Setup) -> None:
+    def _go_on(self, wish: Continue, setup: from_card.Setup) -> GoingOn:
         """Read the earlier run, refuse one of another setup, and promise its cells too."""
-        self._earlier = resume.read(resume.find(self.wishes.storage, self.card.id, wish))
-        resume.refuse_other(self._earlier, self._sameness(), wish)
-        self._taken = resume.choose(self._earlier, self.cells, wish, lambda spec, last: again(spec, last)[0] is None)
-        here = {spec.id: spec for spec in self.cells}
-        there = {cell["id"]: contracts.cell_from_json(cell) for cell in self._earlier.cells}
-        order = [spec.id for spec in plan.cells(self.card)]
-        both = there | here
-        self.cells = tuple(
-            both[cell] for cell in sorted(both, key=lambda c: order.index(c) if c in order else len(order))
-        )
-        left_out = tuple((cell, why) for cell, why in self.contract.left_out if cell not in both)
+        earlier = resume.read(resume.find(self.wishes.storage, self.card.id, wish))
+        resume.refuse_other(earlier, self._sameness(), wish)
+        taken = resume.choose(earlier, self.cells, wish, lambda spec, last: again(spec, last)[0] is None)
+        going_on = GoingOn(wish, earlier, taken, self.cells, [spec.id for spec in plan.cells(self.card)])
+        self.cells = going_on.cells
+        promised = {spec.id for spec in self.cells}
+        left_out = tuple((cell, why) for cell, why in self.contract.left_out if cell not in promised)
         self.contract = contracts.Contract(self.card.id, self.cells, left_out, (), {})
         self._key["card"] = self._identity(setup)
-
-    def _take_over(self, earlier: Earlier, journal: Journal) -> None:
-        """Copy what is taken over, and conclude the cells that need nothing more."""
-        attempts = [one for found in self._taken.attempts.values() for one in found]
-        resume.copy_records(earlier, attempts, self.folder)
-        journal.event("taken over", session=earlier.session, cells=sorted(self._taken.whole))
-        for one in attempts:
-            journal.event("attempt", attempt=one)
-        specs = {spec.id: spec for spec in self.cells}
-        for cell, (status, reasons) in self._taken.whole.items():
-            result = self._conclude(specs[cell], self._taken.attempts[cell], status, reasons)
-            self.results[cell] = result
-            journal.event("cell", cell=cell, status=result.status, reasons=result.reasons, summaries=result.summaries)
-
-    def _conclude(
-        self, spec: CellSpec, attempts: Sequence[Attempt], status: str, reasons: tuple[str, ...]
-    ) -> CellResult:
-        if not attempts and status == "unsupported":
-            return stats.unsupported(spec, self.card.id, reasons[0])
-        starts = sorted({one.server_start for one in attempts})
-        return self._within_promise(
-            stats.conclude(
-                spec,
-                self.card.id,
-                attempts,
-                PARTS[spec.part].kinds,
-                raw_file=str(self.folder / Journal.raw_file(spec.id)),
-                server_logs=[str(self.folder / f"server-{n}.log") for n in starts],
-            )
-        )
+        return going_on
 
     def _check_promises(self) -> from_card.Setup:
         self._progress.phase("checking the card against this machine")
@@ -296,25 +274,12 @@ class SetupRun:
             "validity": plain(self._bounds),
         }
 
-    def _continues(self) -> dict[str, Any] | None:
-        """What this run goes on with, for contract and document; None for one that stands alone."""
-        wish, earlier = self.wishes.go_on, self._earlier
-        if wish is None or earlier is None:
-            return None
-        return {
-            "kind": wish.kind,
-            "session": earlier.session,
-            "reason": wish.reason,
-            "taken": {cell: sorted({one.run for one in found}) for cell, found in self._taken.attempts.items()},
-            "replaced": list(self._taken.replaced),
-        }
-
     def _terms(self, live: Live | None) -> dict[str, Any]:
         compare = self.wishes.compare
         return self._sameness() | {
             "probe": self.wishes.probe,
             "plan_changes": dict(self.wishes.plan_changes),
-            "continues": self._continues(),
+            "continues": self._going_on.to_json() if self._going_on else None,
             "tool": self.environment["software"],
             "prompts_version": prompts.PROMPTS_VERSION,
             "card_content": self.card.as_json(),
@@ -324,7 +289,7 @@ class SetupRun:
             },
             "server_changes": {spec.id: changes for spec in self.cells if (changes := PARTS[spec.part].changes(spec))},
             "retries": plain(RetryPolicy()),
-            "guard": "not watched: this version has no load guard",
+            "watch": self.environment["watch"],
             "compare": None
             if compare is None
             else {"name": compare.name, "tolerance": compare.tolerance, "tolerances": dict(compare.tolerances)},
@@ -336,15 +301,36 @@ class SetupRun:
         """Measure a promised cell. Raises LlmbenchError where no server can be started."""
         await self.start(spec)
         assert self._runner is not None
-        if spec.id in self._taken.whole:
+        if self._going_on is not None and spec.id in self._going_on.taken.whole:
             return self.results[spec.id]
+        taken = self._going_on.taken.attempts.get(spec.id, ()) if self._going_on else ()
         smaller = self._failed_size_below(spec)
         if smaller is not None:
             result = self._unsupported(spec, NOT_TRIED.format(smaller))
         else:
-            result = self._within_promise(await self._runner.measure(spec, self._taken.attempts.get(spec.id, ())))
+            result = self._within_promise(await self._runner.measure(spec, taken))
         self.results[spec.id] = result
+        if (
+            spec.part == "fit"
+            and result.attempts
+            and result.status in {"failed", "unsupported"}
+            and self.card.plan.fit.refine
+        ):
+            await self._search(spec)
         return result
+
+    async def _search(self, failed: CellSpec) -> None:
+        """Halve the way between the last size that answered and the first that failed, down to steps of 1,024 tokens.
+
+        These sizes are not promised cells: they are found out, and stand apart in the document.
+        """
+        assert self._runner is not None
+        assert failed.context is not None
+        good, bad = stats.fit_largest(self.results.values()), failed.context
+        while good is not None and (middle := (good + bad) // 2 // FIT_STEP * FIT_STEP) > good:
+            result = await self._runner.measure(replace(failed, id=f"fit[{middle}]", context=middle))
+            self.searched[result.spec.id] = result
+            good, bad = (middle, bad) if result.status == "measured" else (good, middle)
 
     def _failed_size_below(self, spec: CellSpec) -> str | None:
         """The first size of the memory test that failed, where the cell is a larger one."""
@@ -401,6 +387,8 @@ class SetupRun:
         for result in self.results.values():
             if result.spec.id not in self.verdicts:  # taken over, and no test of this session asked for it
                 self.judge(result)
+        if self._watch is not None:
+            self.environment["quiet_check"] = self._watch.quiet()
         report = document.build(
             session=self.session,
             started=self._started,
@@ -409,12 +397,13 @@ class SetupRun:
             contract=self.contract,
             environment=self.environment,
             results=self.results,
+            searched=self.searched,
             verdicts=self.verdicts,
             problems=self.problems,
             probe=self.wishes.probe,
             plan_changes=self.wishes.plan_changes,
-            continues=self._continues(),
-            replaced=self._replaced(),
+            continues=self._going_on.to_json() if self._going_on else None,
+            replaced=self._going_on.replaced(self.card.id) if self._going_on else None,
             parts=PARTS,
             base=self.folder,
         )
@@ -437,25 +426,10 @@ class SetupRun:
             self._journal.event("report", complete=report.complete, problems=self.problems)
         return report
 
-    def _replaced(self) -> dict[str, dict[str, Any]]:
-        """The results that gave way to this session's, as the earlier run has them; by cell."""
-        if self._earlier is None:
-            return {}
-        specs = {spec.id: spec for spec in self.cells}
-        gone = {cell: self._earlier.attempts[cell] for cell in self._taken.replaced}
-        concluded = {c: stats.conclude(specs[c], self.card.id, a, PARTS[specs[c].part].kinds) for c, a in gone.items()}
-        return {
-            cell: {
-                "session": self._earlier.session,
-                "status": result.status,
-                "medians": {s.name: s.median for s in result.summaries},
-                "raw_file": str(self._earlier.folder / Journal.raw_file(cell)),
-            }
-            for cell, result in concluded.items()
-        }
-
     def close(self) -> None:
         """Close the journal; after the server has stopped, for that is written into it too."""
+        if self._watch is not None:
+            self._watch.close()
         if self._journal is not None:
             self._journal.close()
             self._journal = None

@@ -65,8 +65,11 @@ def check(run_folder: Path) -> list[Check]:
     """
     report = _json(run_folder / "report.json")
     cells = recompute(run_folder)
+    contract = _json(run_folder / "contract.json")
+    for spec in (cell_from_json(entry["promised"]) for entry in report["searched"]):
+        cells[spec.id] = _cell(run_folder, spec, Bounds(**contract["validity"]), contract["card"])
     found = []
-    for entry in report["cells"]:
+    for entry in report["cells"] + report["searched"]:
         result = cells.get(entry["id"])
         own = {s.name: s for s in result.summaries} if result else {}
         for figure in entry["figures"]:

@@ -115,6 +115,8 @@ class Fit(_Part):
     largest: Positive | None = None
     """null: the context of the server's arguments."""
     max_tokens: Positive = 96
+    refine: bool = False
+    """After the first size that fails: search between it and the last that answered, to 1,024 tokens."""
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> Self:
@@ -176,3 +178,5 @@ class Validity(CardModel):
 
     min_tokens: Positive = 256
     """Generated tokens under which a run has no decode figure (half of what was asked, where that is under 512)."""
+    client_lag_ms: PositiveNumber = 50.0
+    """How late the client may stamp an arrival. Above it the run says nothing: the client was too slow to tell."""

@@ -29,8 +29,8 @@ class Sent:
 class RunFacts:
     """What is known of a run beside its requests; kept with each raw record, so that figures follow from raw alone.
 
-    guard: the guard's word, guard_reason: who disturbed. error: what ended the run before its time. lag_ms: the longest
-    delay of the client's event loop. slots, context: what the server says it has (context in tokens, of one request);
+    guard: the guard's word, guard_reason: who disturbed. error: what ended the run before its time. lag_ms: the most
+    that the client woke up too late. slots, context: what the server says it has (context in tokens, of one request);
     context_asked: what it was asked for. load_s: seconds from the server's start to ready. peak_memory_mib with
     memory_source, or memory_reason why it is not known.
     """
@@ -92,10 +92,10 @@ def read_run(part: Part, spec: CellSpec, sent: Sequence[Sent], bounds: Bounds, f
     """A run's figures by its part, with what holds for every part: a client that was late cannot tell."""
     reading = part.read(spec, sent, bounds, facts)
     figures = reading.figures
-    if facts.lag_ms > bounds.loop_lag_ms:
-        why = f"the client was too slow to tell: its event loop ran {facts.lag_ms:.0f} ms late (bound {bounds.loop_lag_ms:.0f})"
+    if facts.lag_ms > bounds.client_lag_ms:
+        why = f"the client was too slow to tell: it ran {facts.lag_ms:.0f} ms late (bound {bounds.client_lag_ms:.0f})"
         figures = tuple(replace(figure, reasons=(*figure.reasons, why)) for figure in figures)
-    details = reading.details | {"loop_lag_max_ms": round(facts.lag_ms, 2)}
+    details = reading.details | {"client_lag_max_ms": round(facts.lag_ms, 2)}
     if facts.guard_reason:
         details["guard"] = facts.guard_reason
     return RunReading(figures, details)

@@ -61,11 +61,14 @@ class CellEntry(_Model):
     attempts: tuple[dict[str, Any], ...]
     requests_examined_for_cache: int
     requests_with_cached_tokens: int
-    sessions: tuple[str, ...] = Field(description="the sessions that made the attempts; more than one after a resume")
-    replaced: dict[str, Any] | None = Field(
-        description="an earlier valid result that this one stands in for (a supplement); the earlier run keeps it"
+    sessions: tuple[str, ...] = Field(
+        default=(), description="the sessions that made the attempts; more than one after a resume"
     )
-    notes: tuple[str, ...] = Field(description="what a reader must know beside the figures")
+    replaced: dict[str, Any] | None = Field(
+        default=None,
+        description="an earlier valid result that this one stands in for (a supplement); the earlier run keeps it",
+    )
+    notes: tuple[str, ...] = Field(default=(), description="what a reader must know beside the figures")
     raw_file: str | None
     server_logs: tuple[str, ...]
 
@@ -78,7 +81,9 @@ class Headline(_Model):
     characters_s: float | None
     seconds_for_500_words: float | None
     decode_spread_cv: float | None
-    fit_largest: int | None = Field(description="tokens of -c: the largest size of the memory test that answered")
+    fit_largest: int | None = Field(
+        default=None, description="tokens of -c: the largest size of the memory test that answered"
+    )
 
 
 class Document(_Model):
@@ -90,16 +95,22 @@ class Document(_Model):
     started: str
     finished: str
     complete: bool = Field(description="every promised cell is measured, or not possible on this machine (unsupported)")
-    probe: bool = Field(description="a trial run: never a measurement, never compared with or saved")
-    plan_changes: dict[str, Any] = Field(description="what the command line changed in the card's plan, by flag")
+    probe: bool = Field(default=False, description="a trial run: never a measurement, never compared with or saved")
+    plan_changes: dict[str, Any] = Field(
+        default_factory=dict, description="what the command line changed in the card's plan, by flag"
+    )
     continues: dict[str, Any] | None = Field(
-        description="the earlier run that this one resumes or supplements, why, and what was taken over"
+        default=None, description="the earlier run that this one resumes or supplements, why, and what was taken over"
     )
     card: dict[str, Any]
     contract: dict[str, Any]
     environment: dict[str, Any]
     headline: Headline
     cells: tuple[CellEntry, ...]
+    searched: tuple[CellEntry, ...] = Field(
+        default=(),
+        description="sizes that the memory test tried between the last that answered and the first that failed",
+    )
     problems: tuple[str, ...] = Field(description="what kept the run from starting or ending as promised")
 
 
@@ -112,6 +123,7 @@ def build(
     contract: Contract,
     environment: Mapping[str, Any],
     results: Mapping[str, CellResult],
+    searched: Mapping[str, CellResult],
     verdicts: Mapping[str, Sequence[Verdict]],
     problems: Sequence[str],
     parts: Mapping[str, PartFigures],
@@ -143,6 +155,7 @@ def build(
         )
         for spec in contract.cells
     )
+    sizes = sorted(searched.values(), key=lambda one: one.spec.context or 0)
     decode = list(results.values())
     words = stats.headline(decode, "words_s")
     return Document(
@@ -164,9 +177,15 @@ def build(
             characters_s=stats.headline(decode, "characters_s"),
             seconds_for_500_words=500 / words if words else None,
             decode_spread_cv=stats.headline_spread(decode),
-            fit_largest=stats.fit_largest(results.values()),
+            fit_largest=stats.fit_largest([*results.values(), *sizes]),
         ),
         cells=cells,
+        searched=tuple(
+            _cell(one.spec, parts.get(one.spec.part), one, (), (), base).model_copy(
+                update={"sessions": _sessions(one, session)}
+            )
+            for one in sizes
+        ),
         problems=tuple(problems),
     )
 

@@ -29,6 +29,9 @@ def render(document: Document) -> str:
     lines += [f"{line}  " for line in _setup(document) if line]
     lines += ["", *_headline(document), *_rows(document.cells)]
     notes = _without_a_number(document.cells)
+    notes += [
+        f"- {cell.id} (searched): {'answered' if cell.status == 'measured' else 'failed'}" for cell in document.searched
+    ]
     notes += [f"- {cell.id}: {note}" for cell in document.cells for note in (*cell.notes, *_queues(cell))]
     notes += [
         f"- {cell.id} run {attempt['run']} was made again: {attempt['reason']}"

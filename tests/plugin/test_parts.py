@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from bench_folder import SUITES
 
+from pytest_llmbench import verify
 from pytest_llmbench.report.document import packaged_schema, schema
 
 if TYPE_CHECKING:
@@ -81,6 +82,28 @@ def test_all_parts_are_measured_on_as_few_servers_as_possible(parts: Bench) -> N
     assert parts.servers() == []
 
 
+@pytest.mark.parametrize(
+    ("args", "left"),
+    [
+        (("-m", "fit"), ["fit[1024]", "fit[2048]"]),
+        (("-m", "context or long_answer"), ["ctx[4096-code]", "ctx[4096-prose]", "long_answer"]),
+        (("-k", "concurrency and 2"), ["conc[2]"]),
+        (("--llmbench-parts", "fit,long_answer"), ["long_answer", "fit[1024]", "fit[2048]"]),
+        (("--llmbench-parts", "fit", "--llmbench-sizes", "1024,4096"), ["fit[1024]", "fit[4096]"]),
+        (("--llmbench-parts", "concurrency", "--llmbench-levels", "1,64"), ["conc[1]", "conc[64]"]),
+    ],
+)
+def test_parts_are_picked_by_marker_word_and_flag(parts: Bench, args: tuple[str, ...], left: list[str]) -> None:
+    card = parts.card(
+        plan=plan("fit", "long_answer", "context", "concurrency", "prefill", "decode"),
+        server=server("-c", "16384", "-np", "2"),
+    )
+    result = parts.run("--collect-only", "-q", *args, card=card, paths=ALL)
+    names = {"concurrency": "conc", "context": "ctx", "long_answer": "long_answer", "fit": "fit"}
+    found = [line.partition("::test_")[2] for line in result.stdout.lines if "::test_" in line]
+    assert [names[one.partition("[")[0]] + one.removeprefix(one.partition("[")[0]) for one in found] == left
+
+
 def test_concurrency_above_the_slots_is_labelled_and_told_apart(parts: Bench) -> None:
     card = parts.card(
         plan=plan("concurrency", concurrency={"levels": [1, 2, 5]}), server=server("-c", "16384", "-np", "2", tok_s=100)
@@ -127,7 +150,8 @@ def test_many_at_once(parts: Bench, level: int) -> None:
         plan=plan("concurrency", concurrency={"levels": [level], "rounds": 1, "max_tokens": 8}),
         server=server("-c", str(4096 * level), "-np", str(level), tok_s=4, keep_alive_s=120),
     )
-    parts.run(card=card, paths=("test_concurrency.py",))
+    setup = ("-p", "no:cacheprovider", "test_concurrency.py", "--setup", str(card))
+    parts.pytester.runpytest_subprocess(*setup, timeout=500)  # the paced server reads 256 long prompts one by one
     found = cell(parts.report(), f"conc[{level}]")
     attempt = found["attempts"][0]
     assert attempt["error"] is None
@@ -143,7 +167,9 @@ def test_many_at_once(parts: Bench, level: int) -> None:
 
 
 def test_context_cells_have_prefill_first_token_and_decode(parts: Bench) -> None:
-    parts.run(card=parts.card(plan=plan("context")), paths=("test_context.py",)).assert_outcomes(passed=2)
+    # 100 tok/s: a schedule that a busy machine keeps.
+    card = parts.card(plan=plan("context"), server=server("-c", "8192", "-np", "1", tok_s=100))
+    parts.run(card=card, paths=("test_context.py",)).assert_outcomes(passed=2)
     report = parts.report()
     for name in ("ctx[4096-code]", "ctx[4096-prose]"):
         found = figures(report, name)
@@ -245,6 +271,35 @@ def test_a_size_above_the_cards_own_context_is_not_promised(parts: Bench) -> Non
     report = parts.report()
     assert report["complete"]
     assert cell(report, "fit[2048]")["status"] == "unsupported"
+
+
+def test_the_way_between_the_last_good_and_the_first_bad_size_is_searched(parts: Bench) -> None:
+    engine = parts.path / "limited-engine"
+    engine.write_text(
+        parts.engine.read_text().replace(
+            "sys.exit(main())",
+            "sys.exit(1 if '-c' in sys.argv and int(sys.argv[sys.argv.index('-c') + 1]) > 3500 else main())",
+        ),
+        encoding="utf-8",
+    )
+    engine.chmod(0o755)
+    card = parts.card(
+        plan=plan("fit", fit={"sizes": [1024, 8192], "refine": True}),
+        server=server("-c", "8192", "-np", "1"),
+        engine={"kind": "llama-server", "binary": {"path": str(engine)}},
+    )
+    result = parts.run(card=card, paths=("test_fit.py",))
+    result.assert_outcomes(passed=1, failed=1)
+    report = parts.report()
+    jsonschema.validate(report, packaged_schema())
+    # Halfway 4096 fails, then 2048 answers, then 3072.
+    assert [(c["id"], c["status"]) for c in report["searched"]] == [
+        ("fit[2048]", "measured"),
+        ("fit[3072]", "measured"),
+        ("fit[4096]", "failed"),
+    ]
+    assert report["headline"]["fit_largest"] == 3072
+    assert [one for one in verify.check(run_folder(parts)) if not one.matches] == []
 
 
 def _refusing(bench: Bench, size: str) -> Path:

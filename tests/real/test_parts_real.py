@@ -47,8 +47,9 @@ def measure(
     pytester: pytest.Pytester, card: dict[str, Any], suite: str
 ) -> tuple[pytest.RunResult, dict[str, Any], Path]:
     path = pytester.path / "card.json"
+    # One thread: two spin against each other where something else wants the core.
     model = Path(card["model"]["file"]["path"]).name
-    card["server"]["args"] = ["-m", model, *card["server"]["args"], "-t", "2", "--cache-ram", "0", "--no-webui"]
+    card["server"]["args"] = ["-m", model, *card["server"]["args"], "-t", "1", "--cache-ram", "0", "--no-webui"]
     path.write_text(json.dumps(card), encoding="utf-8")
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs", suite, "--setup", str(path), timeout=400)
     (folder,) = (pytester.path / ".llmbench" / "runs").glob("*/small")
@@ -58,7 +59,7 @@ def measure(
 def test_concurrency_below_and_above_two_slots(pytester: pytest.Pytester, setup: dict[str, Any]) -> None:
     plan = {
         "parts": ["concurrency"],
-        "concurrency": {"levels": [1, 2, 5], "rounds": 1, "max_tokens": 24, "ignore_eos": True},
+        "concurrency": {"levels": [1, 2, 5], "rounds": 1, "max_tokens": 24, "prompt": "code", "ignore_eos": True},
     }
     result, report, folder = measure(
         pytester, setup | {"server": {"args": ["-c", "8192", "-np", "2"]}, "plan": plan}, "test_concurrency.py"

@@ -38,10 +38,11 @@ STREET: dict[str, frozenset[str]] = {
         "report": "records files figure_kinds journal contract stats verdict",
         "resume": "errors records journal",
         "selfcheck": "errors records client measure paced",
+        "going_on": "records journal contract measure stats resume",
         "verify": "errors records journal contract client measure stats",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report resume runner",
+        "stats verdict history report resume going_on runner",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
         "watch engine figure_kinds resume",
     }.items()
@@ -117,12 +118,7 @@ PURE = (
 # Counts the tokens of prompts on a running server. Everything else in ``measure`` reads what was recorded.
 SENDERS = frozenset({"measure.request"})
 # More than the room may, each with its reason. Only pure modules, or types.
-MORE = {
-    # Reads raw records again by the code that read them first; nothing is sent.
-    "report.verify": frozenset({"errors", "client.parse", "measure", "measure.part", "measure.validity"}),
-    # A protocol that the watch fulfils; it names the server whose memory is asked for.
-    "measure.memory": frozenset({"engine"}),
-}
+MORE = {}
 
 
 @dataclass(frozen=True)
