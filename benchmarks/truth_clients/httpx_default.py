@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 
 
-async def one(client: httpx.AsyncClient, job: dict[str, Any], number: int) -> tuple[float, float]:
+async def one(client: httpx.AsyncClient, job: dict[str, Any], request: str) -> tuple[float, float]:
     body = {
-        "messages": [{"role": "user", "content": f"{job['nonce']} {number}"}],
+        "messages": [{"role": "user", "content": f"{job['nonce']} {request}"}],
         "max_tokens": job["tokens"], "stream": True, "stream_options": {"include_usage": True}, "cache_prompt": False,
     }  # fmt: skip
     times: list[int] = []
@@ -28,11 +28,13 @@ async def one(client: httpx.AsyncClient, job: dict[str, Any], number: int) -> tu
 async def measure(job: dict[str, Any]) -> dict[str, Any]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=job["url"], limits=limits, timeout=60, trust_env=False) as client:
-        await client.get("/health")
-        gc.collect()
-        gc.disable()
-        seen = await asyncio.gather(*(one(client, job, number) for number in range(job["concurrency"])))
-        gc.enable()
+        seen: list[tuple[float, float]] = []
+        for number in range(job["rounds"] + 1):
+            gc.collect()
+            gc.disable()
+            answers = await asyncio.gather(*(one(client, job, f"{number} {n}") for n in range(job["concurrency"])))
+            gc.enable()
+            seen += answers if number else []  # the first round warms up and opens the connections
     return {"ttft_ms": [ttft for ttft, _ in seen], "decode_tok_s": [decode for _, decode in seen]}
 
 

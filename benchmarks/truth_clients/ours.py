@@ -37,12 +37,18 @@ async def measure(job: dict[str, Any]) -> dict[str, Any]:
     return {
         "ttft_ms": [figures.ttft_ms(answer, trace.t_send_ns) for trace, answer in zip(traces, answers, strict=True)],
         "decode_tok_s": [figures.decode_tok_s(answer)[0] for answer in answers],
-        "send_spread_ms": send_spread_ms(traces),
-        "lag_max_ms": client.lag_max_ms,
+        "send_spread_ms": [send_spread_ms(traces)],
+        "lag_max_ms": [client.lag_max_ms],
     }
+
+
+def measure_all(job: dict[str, Any]) -> dict[str, Any]:
+    numbers = range(job["rounds"])
+    rounds = [asyncio.run(measure({**job, "nonce": f"{job['nonce']}/{number}"})) for number in numbers]
+    return {name: [value for one in rounds for value in one[name]] for name in rounds[0]}
 
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(asyncio.run(measure(json.loads(line)))) + "\n")
+        sys.stdout.write(json.dumps(measure_all(json.loads(line))) + "\n")
         sys.stdout.flush()

@@ -115,7 +115,7 @@ class LlmClient:
 
 def settle_s(connections: int) -> float:
     """How long a burst's open connections rest before the release, so that the server's accepting is in no TTFT."""
-    return 0.02 + 0.0003 * connections
+    return 0.05 + 0.001 * connections
 
 
 def send_spread_ms(traces: Sequence[RequestTrace]) -> float | None:
