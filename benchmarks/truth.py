@@ -65,6 +65,9 @@ class Client:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 @dataclass(frozen=True)

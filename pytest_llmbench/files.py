@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 def write_json(path: Path, document: Any) -> None:
     """Write JSON so that a reader sees the old file or the new one, never half of it. NaN raises ValueError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(document, file, indent=2, allow_nan=False, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_text(path, json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text with the same promise."""
+    """Write text with the same promise; a write that fails leaves the old file, and nothing beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.client import LlmClient
     from pytest_llmbench.engine import RunningServer
     from pytest_llmbench.journal import Journal
-    from pytest_llmbench.measure.memory import MemoryWatch
     from pytest_llmbench.measure.validity import Bounds
     from pytest_llmbench.records import Answer, CellSpec, Prompt, RequestTrace
-    from pytest_llmbench.watch import Guard
+    from pytest_llmbench.watch import Watch
+    from pytest_llmbench.watch.memory import MemoryWatch
 
 Changes = tuple[tuple[str, str], ...]
 
@@ -123,7 +123,7 @@ class Runner:
         body: Callable[[CellSpec, Prompt], Mapping[str, Any]],
         journal: Journal,
         bounds: Bounds,
-        guard: Guard,
+        watch: Watch,
         progress: Progress,
         retry: RetryPolicy,
         warm_ups: Mapping[str, CellSpec],
@@ -135,7 +135,7 @@ class Runner:
     ) -> None:
         self.card_id, self.journal, self.bounds = card_id, journal, bounds
         self._factory, self._connect, self._prompts, self._body = factory, connect, prompts, body
-        self._guard, self._progress, self._retry = guard, progress, retry
+        self._watch, self._progress, self._retry = watch, progress, retry
         self._warm_ups, self._verify, self._prepare = warm_ups, verify, prepare
         self._memory, self._context_asked = memory, context_asked
         self._live: Live | None = None
@@ -169,6 +169,7 @@ class Runner:
         live, self._live = self._live, None
         exit_status = live.server.exit_status()
         await live.close()
+        self._watch.set_server(None)
         self.journal.event(
             "server stopped",
             start=live.server.start_number,
@@ -197,6 +198,7 @@ class Runner:
             self.journal.event("server failed", start=self._starts, error=str(exc))
             raise
         live = Live(server, self._connect(server), changes)
+        self._watch.set_server(server.pid)
         try:
             self.journal.event(
                 "server ready",
@@ -365,7 +367,7 @@ class Runner:
         bodies = [self._body(spec, prompt) for prompt in prompts]
         ids = [f"{spec.id}/{run}/{number}/{request}/s{live.server.start_number}" for request in wanted]
         wall = _now()
-        self._guard.begin(f"{spec.id} run {run} attempt {number}")
+        self._watch.begin(f"{spec.id} run {run} attempt {number}")
         try:
             with _gc_frozen():
                 t_start = time.monotonic_ns()
@@ -373,10 +375,10 @@ class Runner:
                 t_end = time.monotonic_ns()
         except asyncio.CancelledError:
             live.busy = True  # the server may go on with what was asked; nothing else is measured on it
-            self._guard.end()
+            self._watch.end()
             self.journal.event("attempt interrupted", cell=spec.id, run=run, attempt=number)
             raise
-        word = self._guard.end()
+        word = self._watch.end()
         answers = [parse(trace) for trace in traces]
         error = await self._broke_off(live, f"{spec.id} run {run} attempt {number}", traces, answers)
         facts = self._facts(spec, live, RunFacts(word.word, word.reason, error, live.client.lag_max_ms))
@@ -393,7 +395,7 @@ class Runner:
         part = PARTS[spec.part]
         sent = [Sent(t, a, p.tokens) for t, a, p in zip(traces, answers, prompts, strict=True)]
         reading = read_run(part, spec, sent, self.bounds, facts)
-        details = reading.details
+        details = reading.details | ({"watch": word.details} if word.details else {})
         if part.keeps_text and run != WARM_UP_RUN:
             names = [f"{spec.id}-run{run}-attempt{number}-{nth}" for nth in wanted]
             details = details | {

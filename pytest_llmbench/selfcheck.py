@@ -141,10 +141,11 @@ def _compare(traces: Sequence[RequestTrace], server: PacedProcess) -> list[Readi
     wanted = {trace.request_id for trace in traces}
     count = len(wanted)
     while True:
-        truth = {record.id: record for record in server.truth(count) if record.id in wanted}
+        records = server.truth(count)
+        truth = {record.id: record for record in records if record.id in wanted}
         if len(truth) == len(wanted):
             return [read(trace, truth[trace.request_id]) for trace in traces]
-        count = len(server.truth()) + 1
+        count = len(records) + 1
 
 
 def _body(text: str) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
 from pytest_llmbench.measure import PARTS, request
-from pytest_llmbench.measure.memory import UnwatchedMemory
 from pytest_llmbench.measure.validity import Bounds
 from pytest_llmbench.report import document, table
 from pytest_llmbench.runner import RetryPolicy, Runner, again
-from pytest_llmbench.watch import Unwatched
+from pytest_llmbench.watch.memory import WatchedMemory
+from pytest_llmbench.watch.session import start_watch
+from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.records import CellResult, CellSpec, Verdict
     from pytest_llmbench.resume import Continue
     from pytest_llmbench.runner import Changes, Live, Progress
+    from pytest_llmbench.watch import Watch
 
 
 FIT_STEP = 1024
@@ -103,6 +105,7 @@ class SetupRun:
         self._key: dict[str, Any] = {}
         self._journal: Journal | None = None
         self._runner: Runner | None = None
+        self._watch: Watch | None = None
         self._hopeless: LlmbenchError | None = None
         self._promised = False
         self._going_on: GoingOn | None = None
@@ -111,6 +114,7 @@ class SetupRun:
             ttft_above_fraction=card.client_check.ttft_above_fraction,
             ttft_above_ms=card.client_check.ttft_above_ms,
             min_tokens=card.validity.min_tokens,
+            client_lag_ms=card.validity.client_lag_ms,
         )
 
     # ---- starting ----
@@ -150,6 +154,11 @@ class SetupRun:
             taken = self._going_on.take_over(self.folder, self._journal, self.card.id)
             self.results |= {result.spec.id: self._within_promise(result) for result in taken}
         self._prompts = request.PromptBook(self.card)
+        self._progress.phase("starting the watch")
+        self._watch = start_watch(
+            self.folder, WatchSettings.of(self.card.watch.model_dump(mode="json")), env=dict(setup.spec.env)
+        )
+        self.environment["watch"] = self._watch.facts
 
         async def start_server(start_number: int, changes: Changes) -> RunningServer:
             changed = replace(setup, spec=replace(setup.spec, changes=changes))
@@ -163,13 +172,13 @@ class SetupRun:
             body=lambda spec, prompt: request.body(self.card, spec, prompt),
             journal=self._journal,
             bounds=self._bounds,
-            guard=Unwatched(),
+            watch=self._watch,
             progress=self._progress,
             retry=RetryPolicy(),
             warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
             verify=lambda server, changes: from_card.verify(_changed(self.card, changes), server),
             prepare=self._write_contract,
-            memory=UnwatchedMemory(),
+            memory=WatchedMemory(self._watch, self.folder),
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
             first_start=self._going_on.first_start if self._going_on else 1,
         )
@@ -280,7 +289,7 @@ class SetupRun:
             },
             "server_changes": {spec.id: changes for spec in self.cells if (changes := PARTS[spec.part].changes(spec))},
             "retries": plain(RetryPolicy()),
-            "guard": "not watched: this version has no load guard",
+            "watch": self.environment["watch"],
             "compare": None
             if compare is None
             else {"name": compare.name, "tolerance": compare.tolerance, "tolerances": dict(compare.tolerances)},
@@ -378,6 +387,8 @@ class SetupRun:
         for result in self.results.values():
             if result.spec.id not in self.verdicts:  # taken over, and no test of this session asked for it
                 self.judge(result)
+        if self._watch is not None:
+            self.environment["quiet_check"] = self._watch.quiet()
         report = document.build(
             session=self.session,
             started=self._started,
@@ -417,6 +428,8 @@ class SetupRun:
 
     def close(self) -> None:
         """Close the journal; after the server has stopped, for that is written into it too."""
+        if self._watch is not None:
+            self._watch.close()
         if self._journal is not None:
             self._journal.close()
             self._journal = None

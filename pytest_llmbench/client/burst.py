@@ -39,28 +39,28 @@ class Burst:
         self._all, self._settle_s = exchanges, settle_s
         self._open: set[Exchange] = set()
         self._stopped = False
-        self._wake_read, self._wake_write = socket.socketpair()
 
     async def run(self) -> None:
         """Release and read, until every exchange has ended. A cancelled wait closes every connection at once."""
         done: concurrent.futures.Future[None] = concurrent.futures.Future()
-        done.set_running_or_notify_cancel()
-        thread = threading.Thread(target=self._into, args=(done,), name="llmbench-burst", daemon=True)
-        thread.start()
-        try:
-            await asyncio.wrap_future(done)
-        finally:
-            self._stopped = True
-            self._wake_write.send(b"x")
-            thread.join()
-            self._wake_read.close()
-            self._wake_write.close()
+        done.set_running_or_notify_cancel()  # cancelling the wait must not cancel the thread's word
+        wake, waker = socket.socketpair()
+        with wake, waker:
+            thread = threading.Thread(target=self._into, args=(done, wake), name="llmbench-burst", daemon=True)
+            thread.start()
+            try:
+                await asyncio.wrap_future(done)
+            finally:
+                self._stopped = True
+                waker.send(b"x")
+                thread.join()
 
     # ---- the thread
 
-    def _into(self, done: concurrent.futures.Future[None]) -> None:
+    def _into(self, done: concurrent.futures.Future[None], wake: socket.socket) -> None:
         try:
             with selectors.DefaultSelector() as selector:
+                selector.register(wake, selectors.EVENT_READ)
                 self._read_all(selector)
         except BaseException as exc:  # noqa: BLE001 - raised again where it is awaited
             done.set_exception(exc)
@@ -68,13 +68,12 @@ class Burst:
             done.set_result(None)
 
     def _read_all(self, selector: selectors.BaseSelector) -> None:
-        selector.register(self._wake_read, selectors.EVENT_READ)
         try:
             if self._settle_s:
                 selector.select(self._settle_s)  # nothing but the end of patience can come
             ready = [one for one in self._all if one.t_end_ns is None]
             for one in ready:
-                selector.register(one.socket, selectors.EVENT_READ, one)
+                selector.register(one.connection, selectors.EVENT_READ, one)
             self._open.update(ready)
             if not self._stopped:
                 for one in ready:
@@ -88,7 +87,7 @@ class Burst:
     def _loop(self, selector: selectors.BaseSelector) -> None:
         for one in self._open:
             if one.unsent:
-                selector.modify(one.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, one)
+                selector.modify(one.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, one)
         due = _clock() + LAG_INTERVAL_NS
         silence_ends = self._silence_ends()
         while self._open and not self._stopped:
@@ -105,7 +104,7 @@ class Burst:
                 if events & selectors.EVENT_WRITE:
                     one.send_more()
                     if not one.unsent:
-                        selector.modify(one.socket, selectors.EVENT_READ, one)
+                        selector.modify(one.connection, selectors.EVENT_READ, one)
                 if events & selectors.EVENT_READ:
                     one.receive()
                     if one.t_end_ns is not None:
@@ -115,7 +114,7 @@ class Burst:
                 silence_ends = self._silence_ends()
 
     def _over(self, selector: selectors.BaseSelector, one: Exchange) -> None:
-        selector.unregister(one.socket)
+        selector.unregister(one.connection)
         self._open.discard(one)
 
     def _silence_ends(self) -> float:

@@ -63,7 +63,7 @@ class Exchange:
         self._socket: socket.socket | None = None
 
     @property
-    def socket(self) -> socket.socket:
+    def connection(self) -> socket.socket:
         assert self._socket is not None, "open it first"
         return self._socket
 
@@ -72,12 +72,16 @@ class Exchange:
         """Bytes are left that the socket had no room for."""
         return len(self._left) > 0
 
+    def adopt(self, connection: socket.socket) -> None:
+        """Use a non-blocking connection that is there already."""
+        self._socket = connection
+
     async def open(self) -> None:
         """Connect. A failure is in ``error``, never raised."""
         host, port = self._address
         try:
             async with asyncio.timeout(self._connect_s):
-                self._socket = await _connect(asyncio.get_running_loop(), host, port)
+                self.adopt(await _connect(asyncio.get_running_loop(), host, port))
         except TimeoutError:
             self.break_off(httpx.ConnectTimeout(f"{host}:{port} did not answer in {self._connect_s:g} s"))
         except OSError as exc:
@@ -85,7 +89,7 @@ class Exchange:
 
     def send(self) -> None:
         """Hand the request to the socket now."""
-        send, payload = self.socket.send, self._left
+        send, payload = self.connection.send, self._left
         self.t_send_ns = self.t_last_ns = _clock()
         try:
             self._left = payload[send(payload) :]
@@ -97,7 +101,7 @@ class Exchange:
     def send_more(self) -> None:
         """Hand over what is left, as far as there is room."""
         try:
-            self._left = self._left[self.socket.send(self._left) :]
+            self._left = self._left[self.connection.send(self._left) :]
         except BlockingIOError:
             return
         except OSError:
@@ -107,7 +111,7 @@ class Exchange:
     def receive(self) -> None:
         """Take what has arrived: stamped first, looked at afterwards."""
         try:
-            data = self.socket.recv(READ_BYTES)
+            data = self.connection.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError as exc:

@@ -92,8 +92,8 @@ def read_run(part: Part, spec: CellSpec, sent: Sequence[Sent], bounds: Bounds, f
     """A run's figures by its part, with what holds for every part: a client that was late cannot tell."""
     reading = part.read(spec, sent, bounds, facts)
     figures = reading.figures
-    if facts.lag_ms > bounds.loop_lag_ms:
-        why = f"the client was too slow to tell: it ran {facts.lag_ms:.0f} ms late (bound {bounds.loop_lag_ms:.0f})"
+    if facts.lag_ms > bounds.client_lag_ms:
+        why = f"the client was too slow to tell: it ran {facts.lag_ms:.0f} ms late (bound {bounds.client_lag_ms:.0f})"
         figures = tuple(replace(figure, reasons=(*figure.reasons, why)) for figure in figures)
     details = reading.details | {"client_lag_max_ms": round(facts.lag_ms, 2)}
     if facts.guard_reason:

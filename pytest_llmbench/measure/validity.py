@@ -18,7 +18,7 @@ class Bounds:
     decode_within: the share by which client and server may differ on decode. ttft_above_fraction + ttft_above_ms: how
     far TTFT may lie above the server's ``prompt_ms`` (ttft_below_ms: and below it: the clocks' resolution).
     min_tokens: the fewest generated tokens of a decode figure (half of what was asked, where less than twice this was
-    asked). loop_lag_ms: the longest event-loop delay at which the client can still tell.
+    asked). client_lag_ms: how late the client may stamp and still tell.
     """
 
     decode_within: float = 0.01
@@ -26,7 +26,7 @@ class Bounds:
     ttft_above_ms: float = 50.0
     ttft_below_ms: float = 1.0
     min_tokens: int = 256
-    loop_lag_ms: float = 250.0
+    client_lag_ms: float = 50.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,5 +281,4 @@ def _text(value: Any) -> Any:
 
 def _words(exc: Exception) -> str:
     """The driver's own words for an NVML error."""
-    text = str(exc) or type(exc).__name__
-    return text if text[1:2].isupper() else text[0].lower() + text[1:]
+    return str(exc) or type(exc).__name__

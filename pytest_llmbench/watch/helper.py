@@ -1,7 +1,7 @@
 """The helper process: ``python -m pytest_llmbench.watch.helper``, one a session, light on purpose.
 
 Requests are JSON lines on stdin, each answered by one JSON line on stdout: first ``settings``, then ``server``, ``begin``,
-``end``, ``now``, ``quiet``, ``close``. Every sample goes to the telemetry file and every quiet record to the quiet file,
+``end``, ``now``, ``close``. Every sample goes to the telemetry file and every quiet record to the quiet file,
 one line in one write, so that a kill leaves at most one unfinished last line. It ends when the pipe does, or its parent.
 """
 
@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.watch import judge, quiet
+from pytest_llmbench.watch import judge
 from pytest_llmbench.watch.counters import Counters
 from pytest_llmbench.watch.gpu import Gpus
 from pytest_llmbench.watch.processes import ProcessTable
@@ -42,7 +42,6 @@ class Helper:
         self._sampler = Sampler(settings, counters, table, gpus.sample if gpus.devices else None)
         self._out = _append_to(telemetry)
         self._quiet_out = _append_to(quiet_file)
-        self._quiet_records: list[dict[str, Any]] = []
         self._run: str | None = None
         self._samples: list[dict[str, Any]] = []
         self._left_out = 0
@@ -71,9 +70,7 @@ class Helper:
         return sample
 
     def quiet_tick(self) -> None:
-        record = self._sampler.quiet()
-        self._quiet_records.append(record)
-        _write(self._quiet_out, record)
+        _write(self._quiet_out, self._sampler.quiet())
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do what was asked; the answer is a JSON object."""
@@ -91,8 +88,6 @@ class Helper:
             return {}
         if what == "now":
             return self.tick(look=True, mark="now")
-        if what == "quiet":
-            return quiet.summarise(self._quiet_records)
         raise ValueError(f"unknown request {what!r}")
 
     def _end(self) -> dict[str, Any]:

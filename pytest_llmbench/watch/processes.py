@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STAT_BYTES = 1024
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
+_CODE = re.compile(r"-[a-zA-Z]*[ce]")  # -c, -lc, -e: a program on the command line, which is nobody's business
 _INTERPRETERS = ("python", "node", "java", "ruby", "perl", "bash", "sh", "php", "deno", "bun")
 
 
@@ -213,8 +215,8 @@ def _script(command: list[str]) -> str | None:
     for word in words:
         if word in {"-W", "-X"}:  # Python's options with a value of their own
             next(words, None)
-        elif word in {"-c", "-e"}:
-            return word
+        elif _CODE.fullmatch(word):
+            return "-c"
         elif word.startswith("-m"):
             return f"-m {word[2:] or next(words, '')}".rstrip()
         elif word and not word.startswith("-"):

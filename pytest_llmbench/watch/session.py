@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest_llmbench
-from pytest_llmbench.watch import GuardWord, Unwatched
+from pytest_llmbench.journal import read_lines
+from pytest_llmbench.watch import GuardWord, Unwatched, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 TELEMETRY = "telemetry.jsonl"
 QUIET = "quiet.jsonl"
+ERRORS = "watch-errors.log"
+"""What the helper wrote to stderr; not there where it wrote nothing."""
 _STARTS = 3
 _ANSWER_S = 10.0
 _START_S = 60.0
@@ -98,7 +101,9 @@ class SessionWatch:
         return self._ask({"do": "now"}) or {}
 
     def quiet(self) -> dict[str, Any]:
-        return self._ask({"do": "quiet"}) or {}
+        """The quiet check as its file has it: also after the end, and over helpers that were lost."""
+        path = self._folder / QUIET
+        return quiet.summarise(read_lines(path) if path.exists() else ())
 
     def close(self) -> None:
         """End the helper. Safe to call twice."""
@@ -114,16 +119,17 @@ class SessionWatch:
         package = str(Path(pytest_llmbench.__file__).parents[1])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "pytest_llmbench.watch.helper"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={**os.environ, "PYTHONPATH": path},
-                bufsize=0,
-                start_new_session=True,  # Ctrl-C is pytest's; the helper ends after its last answer
-            )
+            with (self._folder / ERRORS).open("wb") as errors:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "pytest_llmbench.watch.helper"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    cwd="/",
+                    env={**os.environ, "PYTHONPATH": path},
+                    bufsize=0,
+                    start_new_session=True,  # Ctrl-C is pytest's; the helper ends after its last answer
+                )
         except OSError as exc:
             self.broken = f"the watch's helper cannot be started: {exc}"
             return
@@ -146,7 +152,7 @@ class SessionWatch:
             line = self._line(time.monotonic() + within_s)
         except (BrokenPipeError, EOFError):
             code = self._process.wait(timeout=5)
-            self.broken = f"the watch's helper ended (exit {code})"
+            self.broken = f"the watch's helper ended (exit {code}{self._last_words()})"
         except TimeoutError:
             self.broken = f"the watch's helper gave no answer within {within_s:.0f} s"
         else:
@@ -174,6 +180,10 @@ class SessionWatch:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
+    def _last_words(self) -> str:
+        lines = (self._folder / ERRORS).read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
+
     def _let_go(self) -> None:
         process, self._process, self._buffer = self._process, None, b""
         if process is None:
@@ -187,3 +197,6 @@ class SessionWatch:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        errors = self._folder / ERRORS
+        if errors.exists() and not errors.stat().st_size:
+            errors.unlink()

@@ -58,6 +58,8 @@ class Bench:
                 "prefill": {"depths": [512], "runs": 2, "max_tokens": 4},
             },
             "client_check": LOOSE,
+            "validity": {"client_lag_ms": 5000},
+            "watch": {"guard": False},
         }
         path = self.path / f"{name}.json"
         path.write_text(json.dumps({**content, **changes}), encoding="utf-8")

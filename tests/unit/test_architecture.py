@@ -37,6 +37,7 @@ STREET: dict[str, frozenset[str]] = {
         "history": "errors records files verdict",
         "report": "records files figure_kinds journal contract stats verdict",
         "resume": "errors records journal",
+        "selfcheck": "errors records client measure paced",
         "going_on": "records journal contract measure stats resume",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
         "selfcheck": "errors records client measure paced",
@@ -117,12 +118,7 @@ PURE = (
 # Counts the tokens of prompts on a running server. Everything else in ``measure`` reads what was recorded.
 SENDERS = frozenset({"measure.request"})
 # More than the room may, each with its reason. Only pure modules, or types.
-MORE = {
-    # Reads raw records again by the code that read them first; nothing is sent.
-    "report.verify": frozenset({"errors", "client.parse", "measure", "measure.part", "measure.validity"}),
-    # A protocol that the watch fulfils; it names the server whose memory is asked for.
-    "measure.memory": frozenset({"engine"}),
-}
+MORE = {}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 from traces import DONE, ROLE, delta, tail
 
 from pytest_llmbench.client import LlmClient, parse
+from pytest_llmbench.client.exchange import Exchange
 from pytest_llmbench.client.http import send_spread_ms
 from pytest_llmbench.client.lag import LoopLag
 from pytest_llmbench.errors import InputError
@@ -276,6 +277,29 @@ async def test_a_cancelled_burst_closes_its_connections() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_burst_cancelled_while_it_opens_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Exchange] = []
+    really_open = Exchange.open
+
+    async def slow_open(self: Exchange) -> None:
+        await really_open(self)
+        opened.append(self)
+        if len(opened) == 2:
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(Exchange, "open", slow_open)
+    async with serving(saying(WHOLE)) as url, client_of(url) as client:
+        task = asyncio.create_task(client.burst([BODY] * 3, ["a", "b", "c"]))
+        while len(opened) < 3:  # noqa: ASYNC110 - nothing to signal
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert [one.connection.fileno() for one in opened] == [-1] * 3
+    assert not [t for t in threading.enumerate() if t.name == "llmbench-burst"]
+
+
+@pytest.mark.asyncio
 async def test_closing_the_client_ends_what_httpx_reads() -> None:
     async def handler(_head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(STREAM + chunk(delta("a")))
@@ -351,13 +375,13 @@ async def test_every_connection_is_open_before_the_first_request_is_sent() -> No
             send = exchanges[0].send
 
             def counted() -> None:
-                connected.append(sum(one.socket.fileno() >= 0 for one in exchanges))
+                connected.append(sum(one.connection.fileno() >= 0 for one in exchanges))
                 send()
 
             exchanges[0].send = counted
             await release(exchanges, settle_s)
 
-        transport.release = watched  # type: ignore[method-assign, assignment]
+        transport.release = watched  # type: ignore[method-assign]
         traces = await client.burst([BODY] * 20, [str(n) for n in range(20)])
     assert connected == [20]
     spread = send_spread_ms(traces)

@@ -138,6 +138,7 @@ PRINTS = {
     "library": r"decode\[code\] below floor: (.|\n)*True [\d.]+",
     "read-report": r"decode\[code\] decode_tok_s [\d.]+ tok/s",
     "triage": r"slow: decode\[code\] below floor",
+    "prompts": r"8192 [0-9a-f]{64} ",
     "paced": r"[\d.]+ [\d.]+ [\d.]+",
 }
 
@@ -237,9 +238,9 @@ def _models(annotation: Any) -> list[Any]:
 
 
 def test_every_field_of_a_card_is_in_its_page() -> None:
-    text = page("docs/card.md")
+    text = page("docs/card.md") + page("docs/watch.md")
     missing = {name for name in _fields(SetupCard, set()) if not re.search(rf"[`\"]{re.escape(name)}[`\": ]", text)}
-    assert not missing, f"docs/card.md does not name {sorted(missing)}"
+    assert not missing, f"docs/card.md and docs/watch.md do not name {sorted(missing)}"
 
 
 def test_every_key_of_a_report_is_in_its_page() -> None:
@@ -251,9 +252,12 @@ def test_every_key_of_a_report_is_in_its_page() -> None:
 def test_every_part_figure_and_status_is_explained() -> None:
     text, card = page("docs/parts.md"), page("docs/card.md")
     for name, part in MEASURED.items():
-        assert f"## {name}\n" in text
+        section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert section, f"docs/parts.md has no section {name}"
         for kind in part.kinds:
-            assert f"| `{kind.name}` | {kind.unit} |" in text
+            better = "-" if kind.direction == "none" else kind.direction
+            gated = "no" if not kind.gated else "yes" if kind.required else "yes, where known"
+            assert f"| `{kind.name}` | {kind.unit} | {better} | {gated} |" in section, f"{name}: {kind}"
     for status in get_args(CellStatus):
         assert f"| `{status}` |" in text
     for part_name in PARTS:

@@ -136,6 +136,25 @@ def test_processes_unknown_is_not_nobody() -> None:
     assert "foreign_processes" in sample["missing"]
 
 
+def test_a_part_of_a_gpu_has_its_own_memory_and_no_power() -> None:
+    part = Device(
+        "MIG-44444444-dddd", used=3, errors={"nvmlDeviceGetPowerUsage": 3, "nvmlDeviceGetUtilizationRates": 3}
+    )
+    nvml = FakeNvml(Device(A, mig=1), part)
+    watched = gpus(nvml, {"CUDA_VISIBLE_DEVICES": "MIG-44444444-dddd"})
+    (sample,) = watched.sample()
+    assert sample["memory_used_bytes"] == 3
+    assert (sample["power_w"], sample["utilization"]) == (None, None)
+    assert sample["missing"] == {"power_w": "Not Supported", "utilization": "Not Supported"}
+    assert gpus(nvml, {"CUDA_VISIBLE_DEVICES": A}).facts()["devices"][0]["mig"] is True
+
+
+def test_a_gpu_that_is_not_there_is_said() -> None:
+    watched = gpus(FakeNvml(Device(A)), {"CUDA_VISIBLE_DEVICES": "MIG-99999999-ffff"})
+    assert watched.devices == []
+    assert watched.note.endswith("MIG-99999999-ffff: Not Found")
+
+
 # ---- summaries -------------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +193,7 @@ def test_no_energy_where_power_is_unknown_even_once() -> None:
     samples, begin, _ = run(device, [{}, {"errors": {"nvmlDeviceGetPowerUsage": 999}}, {"errors": {}}])
     (gpu,) = gpu_summary.summarise(samples, begin)
     assert gpu["energy_j"] is None
-    assert gpu["missing"]["power_w"] == "unknown Error"
+    assert gpu["missing"]["power_w"] == "Unknown Error"
 
 
 def test_peaks_and_unknowns() -> None:

@@ -221,14 +221,16 @@ def test_kinds_and_names(proc: FakeProc) -> None:
     proc.add(21, "md0_resync", parent=2, flags=KERNEL)
     proc.add(30, "python3.12", command=[b"python3.12", b"-X", b"dev", b"/home/x/hog.py", b"--token", b"secret"])
     proc.add(31, "python3", command=[b"python3", b"-mhttp.server"])
+    proc.add(32, "bash", command=[b"bash", b"-lc", b"curl -H 'key: secret'"])
     sampler, _ = watch(proc, Settings(ignore=(Ignored("index*", "the box's own"),)))
-    proc.run(0.5, p20=0.3, p21=0.3, p30=0.3, p31=0.3, p50=0.3)
+    proc.run(0.5, p20=0.3, p21=0.3, p30=0.3, p31=0.3, p32=0.3, p50=0.3)
     found = {entry["name"]: (entry["kind"], entry.get("why")) for entry in sampler.sample()["processes"]}
     assert found == {
         "kcompactd0": ("kernel", "a kernel thread that the setup itself drives"),
         "md0_resync": ("foreign", None),
         "python3.12 (hog.py)": ("foreign", None),
         "python3 (-m http.server)": ("foreign", None),
+        "bash (-c)": ("foreign", None),
         "indexer": ("ignored", "the box's own"),
     }
 

@@ -16,7 +16,7 @@ import pytest
 from pytest_llmbench.card.watch import Watch as CardWatch
 from pytest_llmbench.watch import Unwatched
 from pytest_llmbench.watch.judge import judge
-from pytest_llmbench.watch.session import QUIET, TELEMETRY, SessionWatch, start_watch
+from pytest_llmbench.watch.session import ERRORS, QUIET, TELEMETRY, SessionWatch, start_watch
 from pytest_llmbench.watch.settings import Settings
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def test_quiet_check_is_kept_beside(watch: SessionWatch, tmp_path: Path) -> None
     until(lambda: watch.quiet()["samples"] >= 2)
     assert len(lines(tmp_path / "run" / QUIET)) >= 2
     assert watch.quiet()["above"] == 0
+    watch.close()
+    assert watch.quiet()["samples"] == len(lines(tmp_path / "run" / QUIET))
 
 
 def test_the_gpu_of_the_card_is_watched_by_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +195,29 @@ def test_a_helper_that_cannot_work_says_why(tmp_path: Path) -> None:
     watch = start_watch(tmp_path, FAST, env={})
     assert isinstance(watch, Unwatched)
     assert "IsADirectoryError" in str(watch.reason)
+
+
+def test_a_helper_that_breaks_leaves_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise ImportError('a json of the user')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    watch = start_watch(tmp_path / "run", FAST, env={})
+    assert isinstance(watch, Unwatched)
+    assert watch.reason == "the watch's helper ended (exit 1: ImportError: a json of the user)"
+    assert "Traceback" in (tmp_path / "run" / ERRORS).read_text(encoding="utf-8")
+
+
+def test_nothing_is_left_beside_the_records(watch: SessionWatch, tmp_path: Path) -> None:
+    watch.close()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {TELEMETRY, QUIET}
+
+
+def test_the_section_in_the_docs_is_a_cards_section() -> None:
+    text = (REPOSITORY / "docs" / "watch.md").read_text(encoding="utf-8")
+    example = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    section = CardWatch.model_validate_json(json.dumps(example["watch"]))
+    settings = Settings.of(section.model_dump())
+    assert settings.ignored("python3 (indexer.py)", "python3") == "the box's own service, accepted by its owner"
+    assert settings.ignored("python3 (other.py)", "python3") is None
 
 
 def test_the_helper_loads_nothing_heavy() -> None:

@@ -1,0 +1,74 @@
+"""benchmarks/truth.py: its arithmetic, and that ours, the floor and plain httpx see the same tokens."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.paced import Pace, running
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def load() -> Any:
+    spec = importlib.util.spec_from_file_location("truth_benchmark", BENCHMARKS / "truth.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["truth_benchmark"] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+truth = load()
+
+
+def test_a_round_is_summed_up_by_rank() -> None:
+    one = truth.Round([float(n) for n in range(1, 101)], [0.5, 0.1, 0.3])
+    assert one.figures() == {"TTFT p50": 50.0, "TTFT p95": 95.0, "decode p50": 0.3, "decode max": 0.5}
+    assert truth.row("x", 4, one) == "| x | 4 | +50.0 / +95.0 | 0.30 / 0.50 | 100 |"
+
+
+def test_the_interval_holds_the_median_and_is_the_same_each_time() -> None:
+    values = [0.1, -0.2, 0.3, 0.0, 0.2, 0.1, -0.1, 0.4, 0.1, 0.05]
+    middle, low, high = truth.interval(values)
+    assert middle == pytest.approx(0.1)
+    assert min(values) <= low <= middle <= high <= max(values)
+    assert truth.interval(values) == (middle, low, high)
+    assert truth.interval([0.5] * 10) == (0.5, 0.5, 0.5)
+
+
+def test_goals_are_differences_up_to_64_and_ratios_above() -> None:
+    ours, floor = [truth.Round([13.2], [0.15])] * 10, [truth.Round([10.0], [0.14])] * 10
+    below = list(truth.judged(64, ours, floor))
+    assert below[0].startswith("C = 64, TTFT p50: ours - floor +3.200 ms")
+    assert below[0].endswith("goal at most 0.3: MISSED")
+    assert below[2].startswith("C = 64, decode p50: ours - floor +0.010 points")
+    assert below[2].endswith("goal at most 0.02: met")
+    above = list(truth.judged(256, ours, floor))
+    assert above[0].startswith("C = 256, TTFT p50: ours / floor +1.320 times")
+    assert above[0].endswith("goal at most 1.3: MISSED")
+
+
+@pytest.mark.parametrize("name", ["ours", "floor", "httpx_default"])
+def test_clients_see_every_request_and_every_token(name: str) -> None:
+    with running(Pace(ttft_ms=100, tok_s=50), args=["-np", "3"]) as server:
+        client = truth.Client(name, sys.executable, truth.HERE / f"{name}.py")
+        rounds = [
+            client.measure(url=server.base_url, concurrency=3, tokens=12, rounds=1, nonce=f"n{n}") for n in range(2)
+        ]
+        client.close()
+        records = server.truth(6)
+    assert [len(one.bias) for one in rounds] == [3, 3]
+    # Nothing can be seen before it was written: never early, whatever the machine does.
+    assert all(bias > 0 for one in rounds for bias in one.bias)
+    assert [record.predicted_n for record in records] == [12] * 6
+    assert {record.end for record in records} == {"done"}
+
+
+def test_every_peer_has_an_adapter_of_its_name() -> None:
+    assert set(truth.PEERS) == {"aiperf", "guidellm", "llama_benchy"}
