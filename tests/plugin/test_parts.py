@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from bench_folder import SUITES
 
-from pytest_llmbench.report import verify
+from pytest_llmbench import verify
 from pytest_llmbench.report.document import packaged_schema, schema
 
 if TYPE_CHECKING:

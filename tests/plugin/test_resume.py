@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from pytest_llmbench.report import verify
+from pytest_llmbench import verify
 from pytest_llmbench.report.document import packaged_schema
 
 if TYPE_CHECKING:

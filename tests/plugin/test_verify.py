@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from bench_folder import SUITES
 
-from pytest_llmbench.report import verify
+from pytest_llmbench import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

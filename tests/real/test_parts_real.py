@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench import verify
 from pytest_llmbench.engine.version import resolve_binary
 from pytest_llmbench.errors import InputError
-from pytest_llmbench.report import verify
 
 REPOSITORY = Path(__file__).parents[2]
 # A test machine is busy: what is tested is not how fast it is.

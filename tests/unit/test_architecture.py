@@ -39,8 +39,8 @@ STREET: dict[str, frozenset[str]] = {
         "resume": "errors records journal",
         "selfcheck": "errors records client measure paced",
         "going_on": "records journal contract measure stats resume",
+        "verify": "errors records journal contract client measure stats",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
-        "selfcheck": "errors records client measure paced",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
         "stats verdict history report resume going_on runner",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "

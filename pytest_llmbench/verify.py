@@ -1,6 +1,6 @@
 """Every published figure again, from the raw records and the contract alone.
 
-``python -m pytest_llmbench.report.verify RUN`` says which figures of a run's report match. RUN is a run's folder, the one
+``python -m pytest_llmbench.verify RUN`` says which figures of a run's report match. RUN is a run's folder, the one
 with report.json in it.
 """
 
@@ -153,7 +153,7 @@ def _json(path: Path) -> dict[str, Any]:
 def main(words: list[str]) -> int:
     """0, 1 where a figure does not follow from raw, or 2 where there is nothing to check."""
     if len(words) != 1:
-        sys.stderr.write("usage: python -m pytest_llmbench.report.verify RUN\n")
+        sys.stderr.write("usage: python -m pytest_llmbench.verify RUN\n")
         return 2
     try:
         checks = check(Path(words[0]))
