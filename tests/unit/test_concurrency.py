@@ -82,7 +82,7 @@ def test_a_request_without_a_count_leaves_the_round_without_a_figure() -> None:
 
 def test_a_late_client_cannot_tell() -> None:
     reading = read_run(PARTS["concurrency"], ROUND, eight_on_four_slots(), Bounds(), RunFacts(lag_ms=300))
-    assert all("ran 300 ms late (bound 250)" in figure.reasons[-1] for figure in reading.figures)
+    assert all("ran 300 ms late (bound 50)" in figure.reasons[-1] for figure in reading.figures)
 
 
 @pytest.mark.parametrize("context", [4096, 8192, 16384, 32768, 65536, 131072])
