@@ -139,7 +139,7 @@ def read(config: pytest.Config) -> Settings | None:
     return Settings(
         setups=tuple(base / Path(os.path.expandvars(s)).expanduser() for s in setups),
         storage=base / Path(os.path.expandvars(_value(config, "storage") or ".llmbench")).expanduser(),
-        parts=tuple(p.strip() for p in parts.split(",") if p.strip()) if parts is not None else None,
+        parts=_parts(parts) if parts is not None else None,
         save=_name(config, "save"),
         autosave=bool(config.getoption("--llmbench-autosave")),
         compare=_name(config, "compare"),
@@ -216,6 +216,15 @@ def _runs(config: pytest.Config) -> int | None:
     if found is not None and len(found) > 1:
         raise pytest.UsageError(f"--llmbench-runs = {','.join(map(str, found))!r}: one number is for all cells")
     return found[0] if found else None
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    parts = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not parts:
+        raise pytest.UsageError(
+            f"--llmbench-parts = {text!r}: names no part\n  remedy: --llmbench-parts decode,prefill"
+        )
+    return parts
 
 
 def _seconds(config: pytest.Config, name: str, default: float) -> float:

@@ -24,7 +24,7 @@ STREET: dict[str, frozenset[str]] = {
         "journal": "records",
         "machine": "errors",
         "promises": "errors machine card",
-        "watch": "errors records files",
+        "watch": "errors records files journal",
         "paced": "errors",
         "card": "errors records",
         "contract": "records",
@@ -117,8 +117,6 @@ PURE = (
 )
 # Counts the tokens of prompts on a running server. Everything else in ``measure`` reads what was recorded.
 SENDERS = frozenset({"measure.request"})
-# More than the room may, each with its reason. Only pure modules, or types.
-MORE = {}
 
 
 @dataclass(frozen=True)
@@ -229,10 +227,7 @@ def test_each_module_knows_only_its_left(name: str) -> None:
     wrong = [
         f"line {one.line}: {one.module}"
         for one in ours(name)
-        if one.module
-        and room(one.module) != own
-        and room(one.module) not in STREET[own]
-        and one.module not in MORE.get(name, ())
+        if one.module and room(one.module) != own and room(one.module) not in STREET[own]
     ]
     assert not wrong, f"{name} may import {', '.join(sorted(STREET[own])) or 'nothing of ours'}; it imports {wrong}"
 
@@ -288,13 +283,6 @@ def test_the_pure_rooms_touch_nothing(name: str) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
     ]
     assert not calls, f"{name} is pure"
-
-
-@pytest.mark.parametrize("name", sorted(MORE))
-def test_what_may_know_more_gets_only_what_is_pure(name: str) -> None:
-    for extra in MORE[name] - {"errors"}:
-        typing_only = all(one.typing_only for one in ours(name) if one.module == extra)
-        assert typing_only or extra in READERS | set(PURE)
 
 
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
