@@ -66,6 +66,8 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
     ids = [card.id for card in cards]
     for one in loaded:
         if ids.count(one.card.id) > 1:
+            if [other.path for other in loaded].count(one.path) > 1:
+                raise InputError("--setup", str(one.path), "given twice", "name each card once")
             raise InputError(
                 "--setup", str(one.path), f"two cards with the id {one.card.id!r}", "give each card its own id"
             )
@@ -181,7 +183,7 @@ class Setups:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.session = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        self.session = new_session()
         self.folder = settings.storage / "runs" / self.session
         self.documents: dict[str, dict[str, Any]] = {}
         self.tables: list[tuple[Path, str]] = []

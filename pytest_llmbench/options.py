@@ -185,7 +185,7 @@ def _name(config: pytest.Config, option: str) -> str | None:
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise pytest.UsageError(
             f"--llmbench-{option} = {name!r}: not a usable name\n"
-            "  remedy: letters, digits, '.', '_' and '-', starting with a letter or digit"
+            "  remedy: use letters, digits, '.', '_' and '-', starting with a letter or digit"
         )
     return name
 

@@ -156,6 +156,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unplanned:  # a part that no card plans is not this session's business
         config.hook.pytest_deselected(items=unplanned)
         items[:] = [item for item in items if item not in unplanned]
+        if len(unplanned) == len(benches):
+            chosen = config.stash[SETTINGS].parts
+            parts = chosen or dict.fromkeys(p for loaded in config.stash[CARDS] for p in loaded.card.plan.parts)
+            raise pytest.UsageError(
+                f"no test of the given paths measures {', '.join(parts)}\n  remedy: name the suite too, or its folder: bench_suites/"
+            )
     loaded_cards: tuple[fixtures.LoadedCard, ...] = config.stash[CARDS]
     last = (len(loaded_cards), 0)
     items.sort(key=lambda item: fixtures.place_of(p, loaded_cards) if (p := params.get(item)) else last)

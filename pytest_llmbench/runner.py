@@ -367,7 +367,7 @@ class Runner:
         bodies = [self._body(spec, prompt) for prompt in prompts]
         ids = [f"{spec.id}/{run}/{number}/{request}/s{live.server.start_number}" for request in wanted]
         wall = _now()
-        self._watch.begin(f"{spec.id} run {run} attempt {number}")
+        self._watch.begin(_label(spec, run, number))
         try:
             with _gc_frozen():
                 t_start = time.monotonic_ns()
@@ -380,7 +380,7 @@ class Runner:
             raise
         word = self._watch.end()
         answers = [parse(trace) for trace in traces]
-        error = await self._broke_off(live, f"{spec.id} run {run} attempt {number}", traces, answers)
+        error = await self._broke_off(live, _label(spec, run, number), traces, answers)
         facts = self._facts(spec, live, RunFacts(word.word, word.reason, error, live.client.lag_max_ms))
         for trace, prompt in zip(traces, prompts, strict=True):
             self.journal.request(
@@ -465,6 +465,10 @@ def again(spec: CellSpec, attempt: Attempt) -> tuple[str | None, str]:
         if figure.name in required and figure.reasons:
             return "invalid", f"attempt {attempt.number} was invalid: {figure.reasons[0]}"
     return None, ""
+
+
+def _label(spec: CellSpec, run: int, number: int) -> str:
+    return f"the warm-up of {spec.part}" if run == WARM_UP_RUN else f"{spec.id} run {run} attempt {number}"
 
 
 def _log_end(server: RunningServer, lines: int = 8) -> str:

@@ -6,6 +6,8 @@ and what became of it. ``Bench`` is the face of it that a test sees.
 
 from __future__ import annotations
 
+import secrets
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,12 +31,12 @@ from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.engine import RunningServer
-    from pytest_llmbench.records import CellResult, CellSpec, Verdict
+    from pytest_llmbench.records import Attempt, CellResult, CellSpec, Verdict
     from pytest_llmbench.resume import Continue
     from pytest_llmbench.runner import Changes, Live, Progress
     from pytest_llmbench.watch import Watch
@@ -108,6 +110,7 @@ class SetupRun:
         self._watch: Watch | None = None
         self._hopeless: LlmbenchError | None = None
         self._promised = False
+        self._impossible: dict[str, str] = {}
         self._going_on: GoingOn | None = None
         self._bounds = Bounds(
             decode_within=card.client_check.decode_within,
@@ -252,10 +255,13 @@ class SetupRun:
             if PARTS[spec.part].cold or live is None:
                 continue
             self._progress.phase(f"building prompts: {spec.id} ({number} of {len(self.cells)})")
-            for run in range(1, spec.runs + 1):
-                for nth in range(spec.requests_per_run):
-                    prompt = await self._prompts(spec, run, 1, nth, live.client)
-                    promised.append(contracts.PromisedPrompt(spec.id, run, nth, prompt))
+            try:
+                for run in range(1, spec.runs + 1):
+                    for nth in range(spec.requests_per_run):
+                        prompt = await self._prompts(spec, run, 1, nth, live.client)
+                        promised.append(contracts.PromisedPrompt(spec.id, run, nth, prompt))
+            except InputError as exc:  # a depth that cannot hold its own task: no other cell's business
+                self._impossible[spec.id] = str(exc)
         self.contract = contracts.Contract(
             self.card.id, self.cells, self.contract.left_out, tuple(promised), self._terms(live)
         )
@@ -305,7 +311,9 @@ class SetupRun:
             return self.results[spec.id]
         taken = self._going_on.taken.attempts.get(spec.id, ()) if self._going_on else ()
         smaller = self._failed_size_below(spec)
-        if smaller is not None:
+        if spec.id in self._impossible:
+            result = stats.conclude(spec, self.card.id, (), PARTS[spec.part].kinds, broken=self._impossible[spec.id])
+        elif smaller is not None:
             result = self._unsupported(spec, NOT_TRIED.format(smaller))
         else:
             result = self._within_promise(await self._runner.measure(spec, taken))
@@ -438,16 +446,22 @@ class SetupRun:
 class Bench:
     """What a bench test holds: measure a promised cell, then check what its number says.
 
-    skip: called with the reason where a cell is not possible on this machine; without it that is a failure too.
+    skip: called with the reason where a cell is not possible on this machine; without it that is a failure too. report:
+    the document, once it is written. cells: what is promised, in order.
     """
 
     def __init__(self, run: SetupRun, skip: Callable[[str], NoReturn] | None = None) -> None:
         self._run, self._skip = run, skip
         self.measured: list[CellResult] = []
+        self.report: document.Document | None = None
 
     @property
     def card(self) -> SetupCard:
         return self._run.card
+
+    @property
+    def cells(self) -> tuple[CellSpec, ...]:
+        return self._run.cells
 
     async def measure(self, cell: CellSpec | str) -> CellResult:
         """Measure a cell, by its spec or id (``decode[code]``). Raises InputError for one that is not promised."""
@@ -490,6 +504,57 @@ class Bench:
             f"not promised in this session (promised: {', '.join(c.id for c in self._run.cells)})",
             "put it into the card's plan",
         )
+
+
+class Silent:
+    """A Progress that says nothing."""
+
+    def phase(self, text: str) -> None: ...
+
+    def run_started(self, spec: CellSpec, run: int, attempt: int, reason: str, client: LlmClient) -> None: ...
+
+    def run_finished(self, spec: CellSpec, attempt: Attempt) -> None: ...
+
+
+@asynccontextmanager
+async def measuring(
+    card: SetupCard, wishes: Wishes, *, cells: Sequence[str] | None = None, progress: Progress | None = None
+) -> AsyncIterator[Bench]:
+    """Measure a card without pytest: the server starts with the first cell, and is gone after the block.
+
+    cells: the ids that are promised; None: all of the plan. Everything is left in a new folder under
+    ``wishes.storage``/runs; ``bench.report`` holds the document once the block has ended. Raises InputError for a cell that
+    is not in the plan.
+    """
+    planned = {spec.id: spec for spec in plan.cells(card)}
+    for cell in cells or ():
+        if cell not in planned:
+            raise InputError("cells", cell, "not in the card's plan", f"one of {', '.join(planned)}")
+    promised = [spec for spec in planned.values() if cells is None or spec.id in cells]
+    session = new_session()
+    run = SetupRun(
+        card,
+        cells=promised,
+        left_out=[(cell, "not asked for") for cell, spec in planned.items() if spec not in promised],
+        folder=wishes.storage / "runs" / session / card.id,
+        session=session,
+        wishes=wishes,
+        progress=progress or Silent(),
+    )
+    bench = Bench(run)
+    try:
+        yield bench
+    finally:
+        try:
+            await run.stop()
+        finally:
+            bench.report = run.finish()
+            run.close()
+
+
+def new_session() -> str:
+    """A session's name: date and time (UTC), and four random digits for two in one second."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
 def _changed(card: SetupCard, changes: Changes, *, known: bool = False) -> SetupCard:

@@ -92,7 +92,12 @@ class Terminal:
 
             own = next(f for f in attempt.figures if f.name == PARTS[spec.part].headline)
             value = shown(own.value, own.unit) if own.value is not None else "no figure"
-            said = value if own.valid else f"{value}, invalid: {own.reasons[0] if own.reasons else 'no value'}"
+            disturbed = ", disturbed" if attempt.guard == "disturbed" else ""
+            said = (
+                f"{value}{disturbed}"
+                if own.valid
+                else f"{value}, invalid: {own.reasons[0] if own.reasons else 'no value'}"
+            )
         seconds = (attempt.t_end_ns - attempt.t_start_ns) / 1e9
         self._quiet()
         if self._screen is not None:

@@ -154,7 +154,7 @@ def explain(result: CellResult, verdicts: Sequence[Verdict], *, facts: Sequence[
     lines: list[str] = []
     if result.status != "measured":
         lines.append(f"{result.spec.id} {result.status}: {result.reasons[0] if result.reasons else 'no result'}")
-        lines += [f"  {reason}" for reason in result.reasons[1:]]
+        lines += [f"  {_first_line(reason)}" for reason in result.reasons[1:]]
     for verdict in failed:
         lines.append(verdict.lines[0])
         lines += [f"  {line}" for line in verdict.lines[1:]]
@@ -173,9 +173,27 @@ def _runs(result: CellResult) -> list[str]:
             label = f" [{summary.label}]" if summary.label else ""
             values = " ".join(shown(v, "").strip() for v in summary.values)
             lines.append(f"{summary.name}: runs {values} {summary.unit}{spread}{label}")
-    repeats = [a for a in result.attempts if a.number > 1]
-    lines += [f"run {a.run} attempted again: {a.reason}" for a in repeats]
+    return lines + repeats([(a.run, a.number, a.reason) for a in result.attempts])
+
+
+def repeats(attempts: Sequence[tuple[int, int, str]], limit: int = 160) -> list[str]:
+    """A line for every run that was made more than once: how often, and why the first time.
+
+    attempts: (run, number, reason). The other reasons are in the record.
+    """
+    runs = {run: [(number, reason) for one, number, reason in attempts if one == run] for run, _, _ in attempts if run}
+    lines = []
+    for run, made in runs.items():
+        again = [reason for number, reason in made if number > 1]
+        if again:
+            why = _first_line(again[0])
+            why = why if len(why) <= limit else f"{why[: limit - 1]}…"
+            lines.append(f"run {run} was made {len(made)} times: {why}")
     return lines
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def _where(result: CellResult) -> list[str]:

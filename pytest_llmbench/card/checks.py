@@ -110,5 +110,8 @@ def _limit(field: str, limit: Limit, *, lower_is_better: bool) -> Iterator[Fault
     elif floor is not None and target is not None and (target > floor if lower_is_better else target < floor):
         side, word = ("above", "most") if lower_is_better else ("below", "least")
         yield Fault(
-            field, target, f"the target is {side} the floor ({floor:g})", f"the floor is the {word} that is acceptable"
+            f"{field}.target",
+            target,
+            f"the target is {side} the floor ({floor:g})",
+            f"the floor is the {word} that is acceptable",
         )

@@ -129,5 +129,5 @@ class Burst:
     def _end_silent(self, selector: selectors.BaseSelector, now: int) -> None:
         for one in list(self._open):
             if one.silence_s is not None and one.t_last_ns is not None and now >= one.t_last_ns + one.silence_s * 1e9:
-                one.break_off(httpx.ReadTimeout(f"no byte for {one.silence_s:g} s"))
+                one.break_off(httpx.ReadTimeout(f"no byte came for {one.silence_s:g} s (--llmbench-silence-timeout)"))
                 self._over(selector, one)

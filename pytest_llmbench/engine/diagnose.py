@@ -86,8 +86,10 @@ def _flag_unknown(match: re.Match[str], _: str) -> Diagnosis:
 
 def _flag_removed(match: re.Match[str], _: str) -> Diagnosis:
     flag = match["flag"]
-    write = _RENAMED.get(flag, match["advice"].strip())
-    return Diagnosis("flag renamed", f"this build no longer has {flag}", f"write {write} ({match['advice'].strip()})")
+    known = _RENAMED.get(flag)
+    return Diagnosis(
+        "flag renamed", f"this build no longer has {flag}", f"write {known}" if known else match["advice"].strip()
+    )
 
 
 def _flash_attn(match: re.Match[str], _: str) -> Diagnosis:
@@ -316,11 +318,12 @@ def failure_text(
     what: the first line. command: as run, secrets hidden. known: a cause that the caller knows better than the log.
     """
     found = known or diagnose(log, code)
-    lines = [what, f"  command: {command}"]
+    # Its first line is all that a summary shows.
+    lines = [what if found is None else f"{what}; known cause: {found.cause}", f"  command: {command}"]
     if changes:
         lines.append(f"  changed by us: {'; '.join(changes)}")
     if found is not None:
-        lines += [f"  known cause: {found.cause}", f"  remedy: {found.remedy}"]
+        lines.append(f"  remedy: {found.remedy}")
     last = tail(log)
     label = "last log line:" if len(last) == 1 else f"last {len(last)} log lines:"
     lines += [f"  {label}", *(f"    {line}" for line in last)] if last else ["  the log is empty"]

@@ -82,7 +82,7 @@ def _prompt(spec: CellSpec, answer: Answer, asked: int | None) -> list[str]:
     if answer.cached_tokens:
         reasons.append(
             f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens came from the cache "
-            "(is --cache-ram 0 in the card? every request sends cache_prompt false)"
+            "(every request sends cache_prompt false; --cache-ram 0 turns the server's own cache of prompts off)"
         )
     if asked is not None and answer.prompt_tokens is not None and answer.prompt_tokens != asked:
         reasons.append(f"the server counted {answer.prompt_tokens} prompt tokens, {asked} were asked for")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.verdict import shown
+from pytest_llmbench.verdict import repeats, shown
 
 if TYPE_CHECKING:
     from pytest_llmbench.report.document import CellEntry, Document
@@ -19,6 +19,8 @@ _COLUMNS = {
     "load_s": "load s",
     "peak_memory_mib": "peak MiB",
 }
+UNSTEADY_CV = 0.2
+"""Above it a median says little; the figure stands, and the table says so."""
 # Verdicts that a reader must see; "ok" is silence.
 _SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
 
@@ -35,10 +37,15 @@ def render(document: Document) -> str:
     ]
     notes += [f"- {cell.id}: {note}" for cell in document.cells for note in (*cell.notes, *_queues(cell))]
     notes += [
-        f"- {cell.id} run {attempt['run']} was made again: {attempt['reason']}"
+        f"- {cell.id} {line}"
         for cell in document.cells
-        for attempt in cell.attempts
-        if attempt["number"] > 1
+        for line in repeats([(a["run"], a["number"], a["reason"]) for a in cell.attempts])
+    ]
+    notes += [
+        f"- {cell.id}: its runs differ by {figure.cv:.0%} (CV): measure again on a quiet machine"
+        for cell in document.cells
+        for figure in cell.figures
+        if figure.name == cell.headline and figure.cv is not None and figure.cv > UNSTEADY_CV
     ]
     notes += [
         f"- {cell.id} is shown from {document.session}; {cell.replaced['session']} had "
@@ -60,7 +67,7 @@ def _kind(document: Document) -> list[str]:
     lines = ["**Probe: a trial run, not a measurement.**"] if document.probe else []
     if document.plan_changes:
         said = [
-            f"{f} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}"
+            f if v is True else f"{f} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}"
             for f, v in document.plan_changes.items()
         ]
         lines.append(f"Plan changed: {'; '.join(said)}.")

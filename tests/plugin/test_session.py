@@ -178,7 +178,7 @@ def test_a_crash_is_retried_on_a_fresh_server_and_named(bench_folder: Bench) -> 
     report = bench_folder.report()
     cell = report["cells"][0]
     result.assert_outcomes(passed=3)  # every fresh server dies at its third request, and the run is made once more
-    assert "decode[code] run 2 was made again: attempt 1 broke off" in result.stdout.str()
+    assert "decode[code] run 2 was made 2 times: attempt 1 broke off" in result.stdout.str()
     assert [a["server_start"] for a in cell["attempts"]] == [1, 1, 2]
     assert "SIGSEGV" in cell["attempts"][1]["error"]
     assert "decode[code] run 2" in cell["attempts"][1]["error"]

@@ -145,12 +145,12 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "target under the floor",
         {"thresholds": {"decode[code]": {"decode_tok_s": {"floor": 5, "target": 4}}}},
-        ["thresholds.decode[code].decode_tok_s = 4.0: the target is below the floor (5)"],
+        ["thresholds.decode[code].decode_tok_s.target = 4.0: the target is below the floor (5)"],
     ),
     (
         "target over a ceiling",
         {"thresholds": {"decode[code]": {"ttft_ms": {"floor": 100, "target": 200}}}},
-        ["thresholds.decode[code].ttft_ms = 200.0: the target is above the floor (100)"],
+        ["thresholds.decode[code].ttft_ms.target = 200.0: the target is above the floor (100)"],
     ),
     ("not a number", {"server.args": ["-c", "16K"]}, ["server.args[0]: -c needs a whole number, found '16K'"]),
     ("no value", {"server.args": ["-np"]}, ["server.args[0]: -np needs a whole number, found None"]),

@@ -232,7 +232,7 @@ async def test_silence_ends_a_request_and_only_that_one() -> None:
 
     async with serving(handler) as url, client_of(url, silence_s=1.5) as client:
         hung, fine = await client.burst([BODY, BODY], ["hung", "fine"])
-    assert hung.transport_error == "ReadTimeout: no byte for 1.5 s"
+    assert hung.transport_error == "ReadTimeout: no byte came for 1.5 s (--llmbench-silence-timeout)"
     assert hung.t_end_ns - hung.chunks[-1][0] >= 1.5e9
     assert (fine.transport_error, parse(fine).ended) == (None, True)
 
@@ -245,7 +245,7 @@ async def test_a_request_that_is_never_taken_ends_too() -> None:
     big = {"messages": [{"role": "user", "content": "x" * 20_000_000}]}
     async with serving(handler, limit=4096) as url, client_of(url, silence_s=0.5) as client:
         trace = await client.stream_chat(big, "a")
-    assert trace.transport_error == "ReadTimeout: no byte for 0.5 s"
+    assert trace.transport_error == "ReadTimeout: no byte came for 0.5 s (--llmbench-silence-timeout)"
 
 
 @pytest.mark.asyncio

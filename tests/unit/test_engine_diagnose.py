@@ -184,10 +184,9 @@ def test_the_whole_message() -> None:
         log_path="runs/server-2.log",
     )
     assert text == (
-        "server start 2 failed: exit code 1 after 0.4 s\n"
+        "server start 2 failed: exit code 1 after 0.4 s; known cause: this build no longer has --no-mmap\n"
         "  command: llama-server -m m.gguf\n"
         "  changed by us: --port 8888 -> 40967\n"
-        "  known cause: this build no longer has --no-mmap\n"
         "  remedy: write -lm none\n"
         "  last log line:\n"
         "    error: invalid argument: --no-mmap\n"

@@ -184,7 +184,7 @@ def test_repeats_are_said() -> None:
     again = result(
         [attempt(1, figure(1.0, "a rule")), good(1, 60.0, number=2, reason="attempt 1 was invalid"), good(2, 60.0)]
     )
-    assert "- decode[code] run 1 was made again: attempt 1 was invalid" in table.render(build(again))
+    assert "- decode[code] run 1 was made 2 times: attempt 1 was invalid" in table.render(build(again))
 
 
 def test_rows_are_aligned_so_that_plain_text_reads_too() -> None:

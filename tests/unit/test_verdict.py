@@ -145,7 +145,7 @@ def test_an_unmeasured_cell_fails_with_every_reason_and_every_repeat() -> None:
     lines = verdict.explain(bad, judge(bad, KINDS, {}, None)).splitlines()
     assert lines[0] == "decode[code] invalid: run 1 of 2: another rule"
     assert "  run 2 of 2: was not made" in lines
-    assert "  run 1 attempted again: attempt 1 was invalid: a rule" in lines
+    assert "  run 1 was made 2 times: attempt 1 was invalid: a rule" in lines
     assert "  promised: 2 runs on a prompt of exactly 8192 tokens, up to 512 tokens each" in lines
 
 
