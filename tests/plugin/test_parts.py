@@ -355,8 +355,8 @@ def test_a_decode_rate_that_collapses_is_said(parts: Bench) -> None:
 
 def test_a_limit_on_a_figure_without_a_number_fails(parts: Bench) -> None:
     card = parts.card(
-        plan=plan("fit", fit={"sizes": [1024]}),
-        server=server("-c", "1024", "-np", "1", stop_after=1),  # one token has no decode rate
+        plan=plan("fit", fit={"sizes": [1024], "max_tokens": 1}),
+        server=server("-c", "1024", "-np", "1"),  # one token has no decode rate
         thresholds={"fit[1024]": {"decode_tok_s": {"floor": 1}}},
     )
     result = parts.run(card=card, paths=("test_fit.py",))
