@@ -35,7 +35,6 @@ class Burst:
 
     def __init__(self, exchanges: Sequence[Exchange], *, settle_s: float = 0.0) -> None:
         self.lag_max_ms = 0.0
-        self.lag_samples = 0
         self._all, self._settle_s = exchanges, settle_s
         self._open: set[Exchange] = set()
         self._stopped = False
@@ -94,8 +93,7 @@ class Burst:
             ready = selector.select(max(0, due - _clock()) / 1e9)
             now = _clock()
             if now >= due:
-                self.lag_samples += 1
-                self.lag_max_ms = max(self.lag_max_ms, (now - due) / 1e6)
+                self._note_lag(now - due)
                 due = now + LAG_INTERVAL_NS
             for key, events in ready:
                 one = key.data
@@ -112,6 +110,10 @@ class Burst:
             if now >= silence_ends:
                 self._end_silent(selector, now)
                 silence_ends = self._silence_ends()
+        self._note_lag(_clock() - due)  # what the last reads took
+
+    def _note_lag(self, lag_ns: int) -> None:
+        self.lag_max_ms = max(self.lag_max_ms, lag_ns / 1e6)
 
     def _over(self, selector: selectors.BaseSelector, one: Exchange) -> None:
         selector.unregister(one.connection)

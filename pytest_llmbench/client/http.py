@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from pytest_llmbench.client.lag import LoopLag
 from pytest_llmbench.client.transport import ExchangeTransport
 from pytest_llmbench.records import RequestTrace
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_llmbench.client.exchange import Exchange
-
-__all__ = ["LlmClient", "LoopLag", "send_spread_ms"]
 
 CHAT_PATH = "/v1/chat/completions"
 WARM_UP_REQUESTS = 3

@@ -15,9 +15,9 @@ import pytest
 from traces import DONE, ROLE, delta, tail
 
 from pytest_llmbench.client import LlmClient, parse
+from pytest_llmbench.client.burst import LAG_INTERVAL_NS
 from pytest_llmbench.client.exchange import Exchange
 from pytest_llmbench.client.http import send_spread_ms
-from pytest_llmbench.client.lag import LoopLag
 from pytest_llmbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -403,13 +403,20 @@ def test_the_spread_of_nothing_is_unknown() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_blocked_loop_shows_in_its_lag() -> None:
-    async with LoopLag() as lag:
-        await asyncio.sleep(0.05)
-        time.sleep(0.3)  # noqa: ASYNC251 - that is the point
-        await asyncio.sleep(0.05)
-    assert lag.max_ms >= 300 - 1e3 * LoopLag.interval_s
-    assert lag.samples > 1
+async def test_a_reader_that_is_late_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = Exchange.receive
+
+    def late(self: Exchange) -> None:
+        if not self.answer.body:
+            time.sleep(0.3)
+        receive(self)
+
+    monkeypatch.setattr(Exchange, "receive", late)
+    parts = [STREAM, *map(chunk, EVENTS), b"0\r\n\r\n"]
+    async with serving(saying(*parts)) as url, client_of(url) as client:
+        trace = await client.stream_chat(BODY, "a")
+        assert parse(trace).ended
+        assert client.lag_max_ms >= 300 - LAG_INTERVAL_NS / 1e6
 
 
 @pytest.mark.asyncio
