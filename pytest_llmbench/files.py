@@ -1,9 +1,11 @@
-"""Files that are never half written."""
+"""Files that are never half written, and the name of a session's folder."""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,3 +30,8 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def new_session() -> str:
+    """A session's name: date and time (UTC), and four random digits for two in one second."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"

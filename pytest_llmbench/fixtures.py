@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
 from pytest_llmbench.errors import InputError, LlmbenchError
+from pytest_llmbench.files import new_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

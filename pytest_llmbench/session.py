@@ -6,7 +6,6 @@ and what became of it. ``Bench`` is the face of it that a test sees.
 
 from __future__ import annotations
 
-import secrets
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine.command import Arguments
 from pytest_llmbench.errors import InputError, LlmbenchError
-from pytest_llmbench.files import write_json, write_text
+from pytest_llmbench.files import new_session, write_json, write_text
 from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
@@ -550,11 +549,6 @@ async def measuring(
         finally:
             bench.report = run.finish()
             run.close()
-
-
-def new_session() -> str:
-    """A session's name: date and time (UTC), and four random digits for two in one second."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
 def _changed(card: SetupCard, changes: Changes, *, known: bool = False) -> SetupCard:

@@ -187,7 +187,7 @@ def test_a_clean_end_without_finish_is_no_end() -> None:
 
 def test_a_hang_ends_with_the_silence() -> None:
     seen = one(hang_after=5, silence_s=0.6)
-    assert seen.trace.transport_error == "ReadTimeout: no byte for 0.6 s"
+    assert seen.trace.transport_error == "ReadTimeout: no byte came for 0.6 s (--llmbench-silence-timeout)"
     assert (len(seen.answer.events), seen.truth.end) == (5, "hang")
 
 
