@@ -21,6 +21,7 @@ _OURS = {
     "n_predict": "write max_tokens in the part of the plan",
     "cache_prompt": "remove it: every request is sent with cache_prompt false",
     "stream": "remove it: every answer is streamed",
+    "n": "remove it: one answer a request, or its tokens cannot be told apart",
     "messages": "remove it: prompts come from the plan",
     "model": "remove it: the server is asked",
 }
