@@ -4,10 +4,11 @@
     python benchmarks/truth.py --levels 1,16,64,256 --pairs 12 --peer guidellm=/path/to/its/python
 
 Every client measures the same paced server (TTFT 100 ms, 50 tok/s a stream, 64 tokens) and says TTFT and decode by its
-own clock. Bias = TTFT - 100 ms; the time in which the server reads the requests is in it, for every client alike. Decode
-error = decode / 50 - 1. Ours and the floor are measured in pairs, one round each, taking turns in who goes first; the
-difference of a pair is summed up as the median over the pairs, with a 95 % interval by bootstrap (percentiles of the
-medians of 4,000 resamples of the pairs).
+own clock. First table: bias = TTFT - 100 ms, decode error = decode / 50 - 1; what the server is late by is in both, for
+every client alike. Second table, for ours and the floor, against the server's log of what really left when: first text
+stamped - first text written, and decode / decode of the true send times - 1. Ours and the floor are measured in pairs,
+one round each, taking turns in who goes first; the difference of a pair is summed up as the median over the pairs, with a
+95 % interval by bootstrap (percentiles of the medians of 4,000 resamples of the pairs).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ from pytest_llmbench.paced import Pace, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from pytest_llmbench.paced import TruthRecord
 
 TTFT_MS, TOK_S, TOKENS = 100.0, 50.0, 64
 HERE = Path(__file__).parent / "truth_clients"
@@ -58,9 +61,11 @@ class Client:
         if not answer:
             raise ClientFailedError(f"{self.name}: ended with {self._process.wait()} (its own words are above)")
         said = json.loads(answer)
+        stamps = zip(said.get("ids", ()), said.get("first_ns", ()), said["decode_tok_s"], strict=False)
         return Round(
             [value - TTFT_MS for value in said["ttft_ms"]],
             [abs(value / TOK_S - 1) * 100 for value in said["decode_tok_s"]],
+            {name: (first_ns, decode) for name, first_ns, decode in stamps},
         )
 
     def close(self) -> None:
@@ -77,10 +82,22 @@ class Client:
 
 @dataclass(frozen=True)
 class Round:
-    """TTFT biases in ms and decode errors in %, one a request."""
+    """TTFT biases in ms and decode errors in %, one a request. stamps: first text (ns) and decode (tok/s) by request id."""
 
     bias: list[float]
     decode: list[float]
+    stamps: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def against(self, truth: dict[str, TruthRecord]) -> Round:
+        """The same against what really left when."""
+        bias, decode = [], []
+        for name, (first_ns, rate) in self.stamps.items():
+            record = truth[name]
+            true_rate = record.decode_tok_s
+            assert true_rate is not None
+            bias.append((first_ns - record.text_chunks[0].actual_ns) / 1e6)
+            decode.append(abs(rate / true_rate - 1) * 100)
+        return Round(bias, decode)
 
     def figures(self) -> dict[str, float]:
         return {
@@ -114,10 +131,11 @@ def row(name: str, level: int, measured: Round) -> str:
     )
 
 
-def judged(level: int, ours: Sequence[Round], floor: Sequence[Round]) -> Iterator[str]:
-    """The goals, on the middle of the interval of the pairs' differences (at 256: of their ratios)."""
+def judged(level: int, ours: Sequence[Round], floor: Sequence[Round], *, by_truth: bool = False) -> Iterator[str]:
+    """The goals, on the middle of the interval of the pairs' differences (at 256 against the schedule: of their ratios)."""
+    against = "true send times" if by_truth else "schedule"
     for name, most in (("TTFT p50", 0.3), ("TTFT p95", 1.0), ("decode p50", 0.02), ("decode max", 0.02)):
-        as_ratio = level > 64 and name.startswith("TTFT")
+        as_ratio = level > 64 and name.startswith("TTFT") and not by_truth
         if as_ratio:
             combine: Callable[[float, float], float] = lambda a, b: a / b  # noqa: E731
         else:
@@ -128,13 +146,15 @@ def judged(level: int, ours: Sequence[Round], floor: Sequence[Round]) -> Iterato
         unit = "times" if as_ratio else "ms" if name.startswith("TTFT") else "points"
         word = "met" if middle <= goal else "MISSED"
         yield (
-            f"C = {level}, {name}: ours {'/' if as_ratio else '-'} floor {middle:+.3f} {unit} "
+            f"C = {level}, {name} against the {against}: ours {'/' if as_ratio else '-'} floor {middle:+.3f} {unit} "
             f"(95 % {low:+.3f} … {high:+.3f}, {len(values)} pairs), goal at most {goal:g}: {word}"
         )
 
 
-def measure_level(level: int, pairs: int, repeats: int, peers: dict[str, str]) -> tuple[list[str], list[str]]:
-    """The level's table rows, and what is said about ours and the floor."""
+def measure_level(
+    level: int, pairs: int, repeats: int, peers: dict[str, str]
+) -> tuple[list[str], list[str], list[str]]:
+    """The level's rows of the first and the second table, and what is said about ours and the floor."""
     nonce = iter(range(10**9))
 
     def go(client: Client, rounds: int = 1) -> Round:
@@ -152,7 +172,13 @@ def measure_level(level: int, pairs: int, repeats: int, peers: dict[str, str]) -
         for pair in range(pairs):
             for client in clients if pair % 2 else reversed(clients):
                 (ours if client is clients[0] else floor).append(go(client, repeats))
+        truth = {record.id: record for record in server.truth() if record.id is not None}
+        missing = [name for one in ours + floor for name in one.stamps if name not in truth]
+        if missing:
+            truth |= {r.id: r for r in server.truth(at_least=len(truth) + len(missing)) if r.id is not None}
         rows = [row("**ours**", level, together(ours)), row("**floor**", level, together(floor))]
+        true_ours, true_floor = [one.against(truth) for one in ours], [one.against(truth) for one in floor]
+        true_rows = [row("**ours**", level, together(true_ours)), row("**floor**", level, together(true_floor))]
         others = {"httpx_default": (sys.executable, HERE / "httpx_default.py")}
         others |= {name: (python, PEERS[name]) for name, python in peers.items()}
         for name, (python, script) in others.items():
@@ -164,7 +190,8 @@ def measure_level(level: int, pairs: int, repeats: int, peers: dict[str, str]) -
                 print(exc, file=sys.stderr)
         for client in clients:
             client.close()
-    return rows, list(judged(level, ours, floor))
+    words = [*judged(level, ours, floor), *judged(level, true_ours, true_floor, by_truth=True)]
+    return rows, true_rows, words
 
 
 def main() -> None:
@@ -182,14 +209,20 @@ def main() -> None:
     began = time.monotonic()
     print(f"TTFT true = {TTFT_MS:g} ms, {TOK_S:g} tok/s a stream, {TOKENS} tokens\n")
     print("| client | C | TTFT bias p50 / p95 (ms) | decode error p50 / max (%) | requests |\n|---|---|---|---|---|")
-    said = []
+    said, true_rows = [], []
     for level in map(int, wishes.levels.split(",")):
         try:
-            rows, words = measure_level(level, wishes.pairs, 2 if level == 1 else 1, peers)
+            rows, more_rows, words = measure_level(level, wishes.pairs, 2 if level == 1 else 1, peers)
         except ClientFailedError as exc:
             raise SystemExit(str(exc)) from None
         print("\n".join(rows), flush=True)
         said += words
+        true_rows += more_rows
+    print("\nagainst what really left when\n")
+    print(
+        "| client | C | first text stamped late p50 / p95 (ms) | decode error p50 / max (%) | requests |\n|---|---|---|---|---|"
+    )
+    print("\n".join(true_rows))
     print("\n" + "\n".join(said))
     print(f"\n{time.monotonic() - began:.0f} s")
 

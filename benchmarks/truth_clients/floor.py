@@ -59,7 +59,8 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     epoll.close()
     for one, _ in sockets.values():
         one.close()
-    return figures(sent, reads)
+    ids = {fd: f"{job['nonce']}/{number}" for number, fd in enumerate(sockets)}
+    return figures(ids, sent, reads)
 
 
 def measure_all(job: dict[str, Any]) -> dict[str, Any]:
@@ -67,15 +68,18 @@ def measure_all(job: dict[str, Any]) -> dict[str, Any]:
     return {name: [value for one in rounds for value in one[name]] for name in rounds[0]}
 
 
-def figures(sent: dict[int, int], reads: dict[int, list[tuple[int, bytes]]]) -> dict[str, Any]:
-    ttft, decode = [], []
+def figures(ids: dict[int, str], sent: dict[int, int], reads: dict[int, list[tuple[int, bytes]]]) -> dict[str, Any]:
+    ttft, decode, first = [], [], []
     for fd, parts in reads.items():
         times = [now for now, data in parts for _ in range(data.count(b'"content":"'))]
+        first.append(times[0])
         ttft.append((times[0] - sent[fd]) / 1e6)
         decode.append((len(times) - 1) / ((times[-1] - times[0]) / 1e9))
     return {
         "ttft_ms": ttft,
         "decode_tok_s": decode,
+        "ids": [ids[fd] for fd in reads],
+        "first_ns": first,
         "send_spread_ms": [(max(sent.values()) - min(sent.values())) / 1e6],
     }
 

@@ -37,6 +37,8 @@ async def measure(job: dict[str, Any]) -> dict[str, Any]:
     return {
         "ttft_ms": [figures.ttft_ms(answer, trace.t_send_ns) for trace, answer in zip(traces, answers, strict=True)],
         "decode_tok_s": [figures.decode_tok_s(answer)[0] for answer in answers],
+        "ids": [trace.request_id for trace in traces],
+        "first_ns": [answer.events[0].t_ns for answer in answers],
         "send_spread_ms": [send_spread_ms(traces)],
         "lag_max_ms": [client.lag_max_ms],
     }

@@ -8,6 +8,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +86,8 @@ def card(file: Path, *, args: tuple[str, ...] = (), **promised: Any) -> dict[str
             "prefill": {"depths": DEPTHS, "runs": 1, "ignore_eos": True},
         },
         "client_check": {"decode_within": 0.5, "ttft_above_ms": 20_000},
+        "validity": {"client_lag_ms": 5000},
+        "watch": {"guard": False},
     }
 
 
@@ -209,3 +213,74 @@ def test_a_port_that_somebody_takes_in_between(model: Path, tmp_path: Path) -> N
             f"llama_server.reserved_port = lambda: nullcontext({port})\n"
         )
         refused(measure(tmp_path, card(model)), f"known cause: the server could not bind 127.0.0.1:{port}")
+
+
+# ---- a disturbed machine ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hog(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that takes what it gets of a core, and is nobody's of ours."""
+    script = tmp_path / "llmbench_hog.py"
+    script.write_text("while True: pass\n", encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(script)], start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def guarded(file: Path) -> dict[str, Any]:
+    """One run that takes seconds. The bound is low: on a crowded machine a hog gets little of a core."""
+    content = card(file)
+    content["plan"] = {"parts": ["prefill"], "prefill": {"depths": [1024], "runs": 1, "ignore_eos": True}}
+    return content | {"watch": {"limit_share": 0.1}}
+
+
+def test_a_step_that_a_hog_disturbs_is_repeated_named_and_finally_not_a_number(
+    model: Path, tmp_path: Path, hog: subprocess.Popen[bytes]
+) -> None:
+    done = measure(tmp_path, guarded(model))
+    assert done.code == pytest.ExitCode.TESTS_FAILED
+    (cell,) = done.report["cells"]
+    assert cell["status"] == "disturbed"
+    assert [attempt["number"] for attempt in cell["attempts"]] == [1, 2, 3, 4]  # METHOD: at most 3 repeats
+    assert {attempt["guard"] for attempt in cell["attempts"]} == {"disturbed"}
+    assert all(f"(pid {hog.pid})" in json.dumps(attempt["details"]) for attempt in cell["attempts"])
+    assert "prefill[1024] disturbed" in done.text
+    assert "llmbench_hog.py" in done.text
+    assert all(figure["median"] is None for figure in cell["figures"] if figure["verdict"] or figure["reasons"])
+
+
+def test_a_step_is_repeated_only_until_the_machine_is_quiet(
+    model: Path, tmp_path: Path, hog: subprocess.Popen[bytes]
+) -> None:
+    """The hog ends with the first disturbed attempt; whether this machine is quiet then is its own affair."""
+
+    def end_it() -> None:
+        while hog.poll() is None:
+            for journal in (tmp_path / ".llmbench" / "runs").glob("*/real/journal.jsonl"):
+                if '"guard":"disturbed"' in journal.read_text(encoding="utf-8"):
+                    hog.kill()
+            time.sleep(0.05)
+
+    watcher = threading.Thread(target=end_it)
+    watcher.start()
+    try:
+        done = measure(tmp_path, guarded(model))
+    finally:
+        hog.kill()
+        watcher.join()
+    (cell,) = done.report["cells"]
+    first, *others = cell["attempts"]
+    assert first["guard"] == "disturbed"
+    assert f"(pid {hog.pid})" in json.dumps(first["details"])
+    assert others
+    assert others[0]["reason"].startswith("attempt 1 was disturbed")
+    if others[-1]["guard"] == "clean":
+        assert cell["status"] == "measured"
+        assert done.code == pytest.ExitCode.OK
+        (value,) = next(f["values"] for f in cell["figures"] if f["name"] == "prefill_tok_s")
+        assert value == next(f["value"] for f in others[-1]["figures"] if f["name"] == "prefill_tok_s")
+    else:
+        assert cell["status"] == "disturbed"
