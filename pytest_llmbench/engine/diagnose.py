@@ -319,7 +319,10 @@ def failure_text(
     """
     found = known or diagnose(log, code)
     # Its first line is all that a summary shows.
-    lines = [what if found is None else f"{what}; known cause: {found.cause}", f"  command: {command}"]
+    lines = [
+        what if found is None or found.cause in what else f"{what}; known cause: {found.cause}",
+        f"  command: {command}",
+    ]
     if changes:
         lines.append(f"  changed by us: {'; '.join(changes)}")
     if found is not None:

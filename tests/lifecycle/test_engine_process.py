@@ -278,7 +278,7 @@ def test_exec_failures_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_binary_that_is_not_there_is_a_start_error_with_a_remedy(tmp_path: Path) -> None:
     one = LaunchSpec(str(tmp_path / "absent"), (), str(tmp_path / "model.gguf"))
-    with pytest.raises(ServerStartError, match=r"not found.*\n(?s:.*)remedy: correct server\.binary"):
+    with pytest.raises(ServerStartError, match=r"not found.*\n(?s:.*)remedy: correct engine\.binary"):
         start(one, tmp_path / "log")
 
 
