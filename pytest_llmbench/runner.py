@@ -23,6 +23,7 @@ from pytest_llmbench.errors import ServerError
 from pytest_llmbench.measure import PARTS
 from pytest_llmbench.measure.part import RunFacts, Sent, read_run
 from pytest_llmbench.records import Attempt, CellResult
+from pytest_llmbench.watch.gpu_summary import energy_per_token_j
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -395,7 +396,7 @@ class Runner:
         part = PARTS[spec.part]
         sent = [Sent(t, a, p.tokens) for t, a, p in zip(traces, answers, prompts, strict=True)]
         reading = read_run(part, spec, sent, self.bounds, facts)
-        details = reading.details | ({"watch": word.details} if word.details else {})
+        details = reading.details | _watched(word.details, answers)
         if part.keeps_text and run != WARM_UP_RUN:
             names = [f"{spec.id}-run{run}-attempt{number}-{nth}" for nth in wanted]
             details = details | {
@@ -465,6 +466,19 @@ def again(spec: CellSpec, attempt: Attempt) -> tuple[str | None, str]:
         if figure.name in required and figure.reasons:
             return "invalid", f"attempt {attempt.number} was invalid: {figure.reasons[0]}"
     return None, ""
+
+
+def _watched(summary: dict[str, Any], answers: Sequence[Answer]) -> dict[str, Any]:
+    """The watch's summary of a run for its record, with the energy a token of each GPU that tells its energy."""
+    if not summary:
+        return {}
+    counts = [answer.completion_tokens for answer in answers]
+    tokens = sum(filter(None, counts)) if None not in counts else None
+    gpus = [
+        gpu | {"energy_per_token_j": energy_per_token_j(gpu.get("energy_j"), tokens)}
+        for gpu in summary.get("gpus") or ()
+    ]
+    return {"watch": summary | {"gpus": gpus}}
 
 
 def _label(spec: CellSpec, run: int, number: int) -> str:

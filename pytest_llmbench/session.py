@@ -15,8 +15,9 @@ from pytest_llmbench import contract as contracts
 from pytest_llmbench import machine, plan, promises, prompts, resume, stats, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
+from pytest_llmbench.engine import log as engine_log
 from pytest_llmbench.engine.command import Arguments
-from pytest_llmbench.errors import InputError, LlmbenchError
+from pytest_llmbench.errors import InputError, LlmbenchError, PromiseBrokenError
 from pytest_llmbench.files import new_session, write_json, write_text
 from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
@@ -178,7 +179,7 @@ class SetupRun:
             progress=self._progress,
             retry=RetryPolicy(),
             warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
-            verify=lambda server, changes: from_card.verify(_changed(self.card, changes), server),
+            verify=self._verify,
             prepare=self._write_contract,
             memory=WatchedMemory(self._watch, self.folder),
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
@@ -226,6 +227,16 @@ class SetupRun:
             self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
             saved.refuse_other(self._saved, self._key)
         return setup
+
+    def _verify(self, server: RunningServer, changes: Changes) -> None:
+        from_card.verify(_changed(self.card, changes), server)
+        if self.card.hardware.gpus and _engine_log(server.log_path).no_usable_gpu:
+            raise PromiseBrokenError(
+                "hardware.gpus",
+                ", ".join(gpu.name for gpu in self.card.hardware.gpus),
+                "a server that runs on the CPU: its log says 'no usable GPU found'",
+                "take an engine build with the GPU's backend, and see that its driver and libraries are found",
+            )
 
     def _identity(self, setup: from_card.Setup) -> dict[str, Any]:
         """What makes numbers comparable; of the plan only the cells that this session promises."""
@@ -396,6 +407,9 @@ class SetupRun:
                 self.judge(result)
         if self._watch is not None:
             self.environment["quiet_check"] = self._watch.quiet()
+        self.environment["engine_log"] = {
+            path.name: _engine_log(path).to_json() for path in sorted(self.folder.glob("server-*.log"))
+        }
         report = document.build(
             session=self.session,
             started=self._started,
@@ -549,6 +563,10 @@ async def measuring(
         finally:
             bench.report = run.finish()
             run.close()
+
+
+def _engine_log(path: Path) -> engine_log.EngineLog:
+    return engine_log.parse(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _changed(card: SetupCard, changes: Changes, *, known: bool = False) -> SetupCard:

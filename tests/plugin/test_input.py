@@ -127,6 +127,15 @@ def test_a_server_with_another_context_than_promised_is_refused(bench_folder: Be
     assert bench_folder.servers() == []
 
 
+def test_a_server_that_silently_uses_the_cpu_is_refused(bench_folder: Bench) -> None:
+    said = "warning: no usable GPU found, --gpu-layers option will be ignored"
+    card = bench_folder.card(
+        hardware={"gpus": [{"name": "Radeon RX 7900 XTX", "vendor": "AMD"}]}, pace={"start_log": said}
+    )
+    refused(bench_folder.run(card=card), "Radeon RX 7900 XTX", "runs on the CPU", said[9:28], code=ERRORS)
+    assert bench_folder.servers() == []
+
+
 def test_placeholders_are_filled(bench_folder: Bench) -> None:
     card = bench_folder.card(
         server={"args": ["-c", "<CTX SIZE>", "-np", "1"], "env": {"LLMBENCH_PACED": '{"tok_s": 1000}'}}

@@ -23,7 +23,7 @@ def figure(report: dict[str, Any], cell: str, name: str) -> dict[str, Any]:
 
 
 def test_every_promised_cell_is_measured_and_reported(bench_folder: Bench) -> None:
-    result = bench_folder.run(card=bench_folder.card())
+    result = bench_folder.run(card=bench_folder.card(pace={"tok_s": 200}))
     result.assert_outcomes(passed=3)
     report = bench_folder.report()
     jsonschema.validate(report, packaged_schema())
@@ -34,7 +34,7 @@ def test_every_promised_cell_is_measured_and_reported(bench_folder: Bench) -> No
         ("prefill[512]", "measured"),
     ]
     # The paced server's schedule is the truth; a busy machine may only delay.
-    assert figure(report, "decode[code]", "decode_tok_s")["median"] <= 1100
+    assert figure(report, "decode[code]", "decode_tok_s")["median"] <= 1000
     assert figure(report, "prefill[512]", "prefill_tok_s")["values"]
     assert report["contract"]["guarded_runs"] == 6
     assert report["contract"]["requests"] == 7
