@@ -258,8 +258,7 @@ async def test_a_cancelled_burst_closes_its_connections() -> None:
         mine = gone[-1]
         writer.write(STREAM + chunk(delta("a")))
         streaming.release()
-        await reader.read()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError):  # a reset is an end too
             await reader.read()
         mine.set()
 
