@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,4 +33,4 @@ def write_text(path: Path, text: str) -> None:
 
 def new_session() -> str:
     """A session's name: date and time (UTC), and four random digits for two in one second."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.urandom(2).hex()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,18 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
     for figure in settings.tolerances:
         if figure not in figures:
             raise InputError("--llmbench-compare-fail", figure, "no such figure", f"figures are {', '.join(figures)}")
+    _check_writable("--llmbench-storage", settings.storage)
+    if settings.json is not None:
+        if settings.json.is_dir():
+            raise InputError("--llmbench-json", str(settings.json), "is a folder", "name a file")
+        _check_writable("--llmbench-json", settings.json.parent)
+    known = {token.strip("<>") for loaded in cards for _, token in loaded.card.placeholders}
+    for name in settings.variables:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise InputError(
+                "--llmbench-var", name, f"no card has this placeholder (there: {there})", "correct the name"
+            )
     if settings.model is not None and len(cards) > 1:
         raise InputError(
             "--llmbench-model", str(settings.model), "one file for several cards", "measure one card at a time"
@@ -170,6 +183,15 @@ def place_of(param: CellParam, cards: Sequence[LoadedCard]) -> tuple[int, int]:
     return card, param.loaded.cells.index(param.spec)
 
 
+def _check_writable(flag: str, folder: Path) -> None:
+    """Refuse a folder that cannot be made or written, before anything is measured for it."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if not there.is_dir():
+        raise InputError(flag, str(folder), f"{there} is a file, not a folder", "name another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(flag, str(folder), f"{there} may not be written by this user", "name another place")
+
+
 def param_of(item: pytest.Item) -> CellParam | None:
     """What a bench item measures; None for one whose part is not in any plan."""
     callspec = getattr(item, "callspec", None)
@@ -187,6 +209,7 @@ class Setups:
         self.documents: dict[str, dict[str, Any]] = {}
         self.tables: list[tuple[Path, str]] = []
         self.broken_promises = False
+        self.saved: list[tuple[str, str, str | None]] = []
         self._promised: dict[str, list[CellSpec]] = {}
         self._runs: dict[str, SetupRun] = {}
         self._current: SetupRun | None = None
@@ -266,7 +289,8 @@ class Setups:
             report = run.finish()
             self.documents[card_id] = report.model_dump(mode="json")
             self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
-            self.broken_promises |= not report.complete
+            self.broken_promises |= not report.complete or any(run.saved.values())
+            self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
 
     def close(self) -> None:
         for run in self._runs.values():

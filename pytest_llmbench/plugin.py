@@ -95,9 +95,9 @@ class _as_usage_error:  # noqa: N801 - reads as a statement
 
 def _switch_on_json_report(config: pytest.Config) -> None:
     """Let pytest-json-report write its report beside ours, unless the user asked for it elsewhere."""
-    if not hasattr(config.option, "json_report"):
-        return  # switched off with -p no:jsonreport
-    if not config.option.json_report or config.option.json_report_file == ".report.json":
+    if not hasattr(config.option, "json_report") or not hasattr(config.option, "tbstyle"):
+        return  # switched off with -p no:jsonreport; and it cannot do without the terminal (-p no:terminal)
+    if config.option.json_report_file == ".report.json":
         config.option.json_report_file = str(config.stash[SETUPS].folder / "pytest-report.json")
     config.option.json_report = True
 

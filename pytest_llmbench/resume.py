@@ -98,7 +98,16 @@ def find(storage: Path, card: str, wish: Continue) -> Path:
 
 
 def read(folder: Path) -> Earlier:
-    """What a run's folder holds, also after a kill. Raises InputError where it was killed before it promised anything."""
+    """What a run's folder holds, also after a kill. Raises InputError where its files are missing or damaged."""
+    try:
+        return _read(folder)
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise InputError(
+            "run", str(folder), f"its contract or journal cannot be read ({type(exc).__name__}: {exc})", "measure anew"
+        ) from None
+
+
+def _read(folder: Path) -> Earlier:
     contract = json.loads((folder / "contract.json").read_text(encoding="utf-8"))
     session, last_start = folder.parent.name, 0
     attempts: dict[str, list[Attempt]] = {}

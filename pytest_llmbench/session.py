@@ -79,6 +79,7 @@ class Wishes:
 class SetupRun:
     """One card in one session.
 
+    saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was).
     folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
     """
@@ -100,6 +101,7 @@ class SetupRun:
         self.searched: dict[str, CellResult] = {}
         self.verdicts: dict[str, tuple[Verdict, ...]] = {}
         self.problems: list[str] = []
+        self.saved: dict[str, str | None] = {}
         self.environment: dict[str, Any] = {}
         self.contract = contracts.Contract(card.id, self.cells, tuple(left_out), (), {})
         self._started = _now()
@@ -433,8 +435,10 @@ class SetupRun:
         write_text(self.folder / "table.md", table.render(report))
         if self.wishes.json is not None:
             write_json(self.wishes.json, content)
-        if self.results:
-            for name in self.wishes.save:
+        for name in self.wishes.save:
+            why_not = saved.why_not_saved(self.wishes.storage, name, self.card.id, self.results, report.complete)
+            self.saved[name] = why_not
+            if why_not is None:
                 saved.save(
                     self.wishes.storage,
                     name,

@@ -71,6 +71,11 @@ class Terminal:
                 terminalreporter.write_line(line)
             terminalreporter.write_line("")
             terminalreporter.write_line(f"report: {folder / 'report.json'}   table: {folder / 'table.md'}")
+        for card, name, why_not in self._config.stash[SETUPS].saved:
+            if why_not is None:
+                terminalreporter.write_line(f'saved: {card} as "{name}"')
+            else:
+                terminalreporter.write_line(f'NOT saved: {card} as "{name}": {why_not}', red=True)
 
     # ---- progress (runner.Progress) ----
 

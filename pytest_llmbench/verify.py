@@ -68,8 +68,17 @@ def check(run_folder: Path) -> list[Check]:
     contract = _json(run_folder / "contract.json")
     for spec in (cell_from_json(entry["promised"]) for entry in report["searched"]):
         cells[spec.id] = _cell(run_folder, spec, Bounds(**contract["validity"]), contract["card"])
-    found = []
+    # What was promised must be there, with the status that raw gives it (where raw can: a server that never started left
+    # no request).
+    promised = [entry["id"] for entry in contract["cells"]]
+    found = [Check("report", "cells", [entry["id"] for entry in report["cells"]], promised)]
     for entry in report["cells"] + report["searched"]:
+        status = cells[entry["id"]].status if entry["id"] in cells else None
+        if "measured" in (entry["status"], status):
+            found.append(Check(entry["id"], "status", entry["status"], status))
+        names = [figure["name"] for figure in entry["figures"]]
+        lost = [s.name for s in cells[entry["id"]].summaries if s.name not in names] if entry["id"] in cells else []
+        found += [Check(entry["id"], f"{name} median", None, own_median(cells[entry["id"]], name)) for name in lost]
         result = cells.get(entry["id"])
         own = {s.name: s for s in result.summaries} if result else {}
         for figure in entry["figures"]:
@@ -80,7 +89,12 @@ def check(run_folder: Path) -> list[Check]:
     head, results = report["headline"], list(cells.values())
     again = {name: stats.headline(results, name) for name in ("decode_tok_s", "words_s", "characters_s")}
     again |= {"decode_spread_cv": stats.headline_spread(results), "fit_largest": stats.fit_largest(results)}
+    again["seconds_for_500_words"] = 500 / again["words_s"] if again["words_s"] else None
     return found + [Check("headline", name, head[name], value) for name, value in again.items()]
+
+
+def own_median(result: CellResult, name: str) -> float | None:
+    return result.summary(name).median
 
 
 def _cell(folder: Path, spec: CellSpec, bounds: Bounds, card: str) -> CellResult:
@@ -159,6 +173,9 @@ def main(words: list[str]) -> int:
         checks = check(Path(words[0]))
     except InputError as exc:
         sys.stderr.write(f"{exc}\n")
+        return 2
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        sys.stderr.write(f"{words[0]}: the run's files are damaged: {type(exc).__name__}: {exc}\n")
         return 2
     wrong = [one for one in checks if not one.matches]
     for one in wrong:

@@ -36,7 +36,7 @@ PATTERN_WORDS: Mapping[str, str] = {
 }
 
 Text = Annotated[str, Field(min_length=1)]
-Slug = Annotated[str, Field(pattern=SLUG)]
+Slug = Annotated[str, Field(pattern=SLUG, max_length=100)]
 Sha256 = Annotated[str, Field(pattern=SHA256)]
 Commit = Annotated[str, Field(pattern=COMMIT)]
 Digest = Annotated[str, Field(pattern=DIGEST)]

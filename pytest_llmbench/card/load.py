@@ -96,6 +96,8 @@ def _parse(path: Path, text: str) -> None:
         # The line itself is not quoted: it may hold a secret. Its first word is enough to find it.
         begin = f" (the line begins {line[:1]!r})" if line else ""
         raise CardError(where, None, f"is not JSON: {error.msg}{begin}", remedy) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise CardError(str(path), None, f"holds a number that is none: {error}", "shorten it") from None
     except RecursionError:
         raise CardError(str(path), None, "is nested too deeply to be a card") from None
     if not isinstance(data, dict):

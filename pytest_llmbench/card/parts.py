@@ -30,6 +30,9 @@ FIGURES: Mapping[PartName, Mapping[str, Direction]] = {
 
 Some = Field(min_length=1)
 Depth = Annotated[int, Field(ge=16)]
+# More is a slip of the pen, and would keep a machine busy for days without a word.
+Repeats = Annotated[int, Field(ge=1, le=1000)]
+Level = Annotated[int, Field(ge=1, le=4096)]
 
 
 class _Part(CardModel):
@@ -51,8 +54,8 @@ class Decode(_Part):
     """Speed of generation after a short prompt."""
 
     prompts: Annotated[tuple[PromptId, ...], Some] = ("code", "prose")
-    runs: Positive = 2
-    warmups: Annotated[int, Field(ge=0)] = 1
+    runs: Repeats = 2
+    warmups: Annotated[int, Field(ge=0, le=1000)] = 1
     """For the whole part, before its first run."""
     max_tokens: Positive = 512
     ignore_eos: bool = False
@@ -64,7 +67,7 @@ class Prefill(_Part):
 
     depths: Annotated[tuple[Depth, ...], Some] = (2048, 8192, 32768)
     """Prompt tokens as the server counts them, chat template included."""
-    runs: Positive = 3
+    runs: Repeats = 3
     max_tokens: Positive = 16
     """More than one, because a first token may be half a character, which no event carries."""
     ignore_eos: bool = False
@@ -73,9 +76,9 @@ class Prefill(_Part):
 class Concurrency(_Part):
     """Several requests released together."""
 
-    levels: Annotated[tuple[Positive, ...], Some] = (1, 2, 4, 8)
+    levels: Annotated[tuple[Level, ...], Some] = (1, 2, 4, 8)
     """Above the server's slots is measured too, and labelled "queues"."""
-    rounds: Positive = 2
+    rounds: Repeats = 2
     max_tokens: Positive = 512
     prompt: PromptId = "prose"
     ignore_eos: bool = False
@@ -86,7 +89,7 @@ class Context(_Part):
 
     depths: Annotated[tuple[Depth, ...], Some] = (16384, 32768, 65536, 131072)
     prompts: Annotated[tuple[PromptId, ...], Some] = ("code", "prose")
-    runs: Positive = 2
+    runs: Repeats = 2
     max_tokens: Positive = 512
     ignore_eos: bool = False
 

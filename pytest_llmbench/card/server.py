@@ -66,10 +66,19 @@ class Server(Stated):
             [
                 *secret.faults({"args": self.args, "wrapper": self.wrapper}, self.env),
                 *self._unreadable(),
+                *self._with_nul(),
                 *self._unknown(),
             ]
         )
         return self
+
+    def _with_nul(self) -> Iterator[Fault]:
+        words = [(f"args[{at}]", word) for at, word in enumerate(self.args)]
+        words += [(f"wrapper[{at}]", word) for at, word in enumerate(self.wrapper)]
+        words += [(f"env.{name}", value) for name, value in self.env.items()]
+        for field, word in words:
+            if "\0" in word:
+                yield Fault(field, None, "holds a NUL, which no command line can", "remove it")
 
     def _unreadable(self) -> Iterator[Fault]:
         for flag in reading.WHOLE_NUMBERS:
@@ -139,6 +148,18 @@ class Thinking(Stated):
     """Fields of the request where thinking is on."""
     send_off: FrozenMap[str, JsonValue] = Field(default_factory=dict)
     """Fields of the request where it is off: {"chat_template_kwargs": {"enable_thinking": false}}. Empty: nothing is sent."""
+
+    @model_validator(mode="after")
+    def _nothing_of_ours(self) -> Self:
+        refuse(
+            [
+                Fault(f"{side}.{key}", None, "has nothing to do with thinking", _OURS[key])
+                for side, fields in (("send_on", self.send_on), ("send_off", self.send_off))
+                for key in fields
+                if key in _OURS
+            ]
+        )
+        return self
 
     def for_part(self, part: str) -> bool:
         """Whether the model thinks in this part."""

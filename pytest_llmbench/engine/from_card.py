@@ -179,6 +179,13 @@ def _with_secrets(card: SetupCard, args: list[str], env: dict[str, str]) -> tupl
             raise InputError(
                 f"server.secrets.{name}", variable, "this environment variable is not set", f"export {variable}=…"
             )
+        if not value.isascii() or not value.isprintable():
+            raise InputError(
+                f"server.secrets.{name}",
+                variable,
+                "its value cannot be sent in an HTTP header",
+                "use ASCII letters only",
+            )
         if name.startswith("-"):
             args += [name, value]
         else:
@@ -202,7 +209,7 @@ def verify(card: SetupCard, server: RunningServer) -> None:
             f"{context} tokens",
             "the model was trained for less, or the engine fitted it to the memory (-fit off)",
         )
-    alias = card_args.value(card.server.args, card.server.env, card_args.ALIAS)
+    alias = card_args.value(server.argv, card.server.env, card_args.ALIAS)  # as started: placeholders are filled there
     served = [entry.get("id") for entry in server.models.get("data") or ()]
     if alias is not None and served and alias not in served:
         raise PromiseBrokenError("model alias", f"{alias} (--alias)", ", ".join(map(str, served)))

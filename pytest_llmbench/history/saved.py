@@ -57,6 +57,27 @@ def save(
     return path
 
 
+def why_not_saved(storage: Path, name: str, card: str, results: Mapping[str, CellResult], complete: bool) -> str | None:  # noqa: FBT001
+    """Why a session may not be saved under a name; None where it may.
+
+    Only a session whose promised cells are all measured is saved, and none takes the place of one that knows more cells:
+    a comparison would then pass for want of a reference.
+    """
+    if not complete:
+        bad = [f"{cell} {result.status}" for cell, result in results.items() if result.status != "measured"]
+        return f"not every promised cell is measured ({', '.join(bad) or 'the session ended early'})"
+    try:
+        earlier = load(storage, name, card)
+    except InputError:
+        return None  # none there, or one that cannot be read
+    lost = [cell for cell in earlier["figures"] if cell not in results]
+    return (
+        f"the session saved under this name also has {', '.join(lost)}: measure those too, or save under another name"
+        if lost
+        else None
+    )
+
+
 def load(storage: Path, name: str, card: str) -> dict[str, Any]:
     """A saved session. Raises InputError that lists the names there are."""
     path = path_of(storage, name, card)
@@ -70,8 +91,10 @@ def load(storage: Path, name: str, card: str) -> dict[str, Any]:
             f"no session of card {card} is saved under this name (saved: {known})",
             f"save one with --llmbench-save {name}",
         ) from None
-    except ValueError as exc:
-        raise InputError("--llmbench-compare", name, f"{path} is not JSON: {exc}", "delete it and save again") from None
+    except (ValueError, OSError) as exc:
+        raise InputError(
+            "--llmbench-compare", name, f"{path} cannot be read: {exc}", "delete it and save again"
+        ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise InputError(

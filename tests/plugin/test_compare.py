@@ -63,3 +63,23 @@ def test_autosave_names_the_session(bench_folder: Bench) -> None:
     (saved,) = (bench_folder.path / ".llmbench" / "saved").glob("*/card.json")
     (run,) = (bench_folder.path / ".llmbench" / "runs").iterdir()
     assert saved.parent.name == run.name
+
+
+def test_a_session_without_all_its_numbers_takes_no_saved_one_away(bench_folder: Bench) -> None:
+    card = bench_folder.card()
+    good = bench_folder.run("--llmbench-save", "main", card=card)
+    good.assert_outcomes(passed=3)
+    good.stdout.fnmatch_lines(['saved: card as "main"'])
+    saved = bench_folder.path / ".llmbench" / "saved" / "main" / "card.json"
+    before = saved.read_bytes()
+
+    bad = bench_folder.run("--llmbench-save", "main", card=bench_folder.card(pace={"cache_n": 3}))
+    bad.stdout.fnmatch_lines(
+        ['NOT saved: card as "main": not every promised cell is measured (decode[[]code] invalid*']
+    )
+    assert saved.read_bytes() == before
+
+    fewer = bench_folder.run("--llmbench-save", "main", "-k", "prose", card=card)
+    fewer.stdout.fnmatch_lines(['NOT saved: card as "main": * also has decode[[]code], prefill[[]512]*'])
+    assert saved.read_bytes() == before
+    assert fewer.ret == 1  # what was asked for was not done

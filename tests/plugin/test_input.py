@@ -65,6 +65,9 @@ def test_a_card_that_is_not_there(bench_folder: Bench) -> None:
         ({"plan": {"parts": ["prefill"], "prefill": {"depths": [16384]}}}, ("plan.prefill.depths", "16384", "8192")),
         ({"thresholds": {"decode[prosa]": {"decode_tok_s": {"floor": 1}}}}, ("decode[prosa]", "decode[prose]")),
         ({"sampling": {"values": {"temprature": 0.7}}}, ("sampling.values.temprature", "did you mean 'temperature'")),
+        ({"thinking": {"send_off": {"cache_prompt": True}}}, ("thinking.send_off.cache_prompt", "cache_prompt false")),
+        ({"server": {"args": ["-c", "8192"], "env": {"A": "x\0y"}}}, ("server.env.A", "NUL")),
+        ({"plan": {"parts": ["decode"], "decode": {"runs": 10**30}}}, ("plan.decode.runs", "1000")),
         ({"engine": {"kind": "vllm"}}, ("engine", "vllm", "llama-server")),
     ],
 )
@@ -83,6 +86,9 @@ def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: t
         (("--llmbench-save", "../up"), ("--llmbench-save", "../up")),
         (("--llmbench-ready-timeout", "soon"), ("--llmbench-ready-timeout", "soon")),
         (("--llmbench-var", "GPU"), ("--llmbench-var", "NAME=VALUE")),
+        (("--llmbench-var", "GPU=1"), ("--llmbench-var", "no card has this placeholder")),
+        (("--llmbench-storage", "tiny.gguf/x"), ("--llmbench-storage", "is a file, not a folder")),
+        (("--llmbench-json", "."), ("--llmbench-json", "is a folder")),
         (("-n", "2"), ("-n", "distributed")),
     ],
 )
@@ -134,6 +140,19 @@ def test_a_server_that_silently_uses_the_cpu_is_refused(bench_folder: Bench) -> 
     )
     refused(bench_folder.run(card=card), "Radeon RX 7900 XTX", "runs on the CPU", said[9:28], code=ERRORS)
     assert bench_folder.servers() == []
+
+
+def test_an_alias_may_be_a_placeholder(bench_folder: Bench) -> None:
+    pace = {"LLMBENCH_PACED": '{"tok_s": 1000}'}
+    card = bench_folder.card(server={"args": ["-c", "8192", "-np", "1", "--alias", "<My Name>"], "env": pace})
+    bench_folder.run("--llmbench-var", "My Name=mine", "-k", "prose", card=card).assert_outcomes(passed=1, deselected=2)
+
+
+def test_a_secret_that_no_header_can_carry_is_refused(bench_folder: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-ü")
+    card = bench_folder.card(server={"args": ["-c", "8192"], "secrets": {"--api-key": "MY_KEY"}})
+    text = refused(bench_folder.run(card=card), "server.secrets.--api-key", "ASCII", code=ERRORS)
+    assert "sk-ü" not in text
 
 
 def test_placeholders_are_filled(bench_folder: Bench) -> None:

@@ -254,6 +254,11 @@ def test_pytest_json_report_is_on_and_holds_our_document(bench_folder: Bench) ->
     assert document["llmbench"]["card"]["complete"]
 
 
+def test_pytest_json_report_goes_where_the_user_says(bench_folder: Bench) -> None:
+    bench_folder.run("--json-report-file", "mine.json", "-k", "prose", card=bench_folder.card())
+    assert json.loads((bench_folder.path / "mine.json").read_text())["llmbench"]["card"]["complete"]
+
+
 def test_junit_gets_the_figures(bench_folder: Bench) -> None:
     bench_folder.run("--junit-xml", "out.xml", "-k", "prose", card=bench_folder.card())
     assert re.search(r'name="decode\[prose\] decode_tok_s" value="[\d.]+"', (bench_folder.path / "out.xml").read_text())

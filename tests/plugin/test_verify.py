@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bench_folder import SUITES
@@ -12,6 +12,7 @@ from bench_folder import SUITES
 from pytest_llmbench import verify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from bench_folder import Bench
@@ -57,6 +58,7 @@ def test_a_whole_run_follows_from_raw(run: Path, capsys: pytest.CaptureFixture[s
     assert verify.main([str(run)]) == 0
     assert "published values follow from raw" in capsys.readouterr().out
     _one_figure_bent(run, capsys)
+    _something_left_out(run)
     _one_record_bent(run)
 
 
@@ -69,6 +71,24 @@ def _one_figure_bent(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text(json.dumps(report))
     assert verify.main([str(run)]) == 1
     assert "decode[code] decode_tok_s median: published" in capsys.readouterr().out
+    path.write_text(text)
+
+
+def _something_left_out(run: Path) -> None:
+    """A cell, a figure or a status that was taken away or painted over."""
+    path = run / "report.json"
+    text = path.read_text()
+
+    def found(change: Callable[[dict[str, Any]], object]) -> set[tuple[str, str]]:
+        report = json.loads(text)
+        change(report)
+        path.write_text(json.dumps(report))
+        return {(one.cell, one.figure) for one in verify.check(run) if not one.matches}
+
+    assert ("report", "cells") in found(lambda r: r["cells"].pop(1))
+    assert found(lambda r: r["cells"][0]["figures"].pop(0)) == {("decode[code]", "decode_tok_s median")}
+    assert found(lambda r: r["cells"][0].update(status="failed")) == {("decode[code]", "status")}
+    assert found(lambda r: r["headline"].update(seconds_for_500_words=0.1)) == {("headline", "seconds_for_500_words")}
     path.write_text(text)
 
 
