@@ -53,7 +53,7 @@ def test_another_machine_is_refused(bench_folder: Bench) -> None:
 def test_a_cell_that_the_saved_session_lacks_is_named_and_passes(bench_folder: Bench) -> None:
     card = bench_folder.card()
     bench_folder.run("--llmbench-save", "main", "-k", "prose", card=card)
-    result = bench_folder.run("--llmbench-compare", "main", "--llmbench-compare-fail", "900%", card=card)
+    result = bench_folder.run("--llmbench-compare", "main", "--llmbench-compare-fail", "9000%", card=card)
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["*no baseline*"])
 
@@ -79,7 +79,7 @@ def test_a_session_without_all_its_numbers_takes_no_saved_one_away(bench_folder:
     )
     assert saved.read_bytes() == before
 
-    fewer = bench_folder.run("--llmbench-save", "main", "-k", "prose", card=card)
+    fewer = bench_folder.run("--llmbench-save", "main", "-k", "prose", card=bench_folder.card())
     fewer.stdout.fnmatch_lines(['NOT saved: card as "main": * also has decode[[]code], prefill[[]512]*'])
     assert saved.read_bytes() == before
     assert fewer.ret == 1  # what was asked for was not done

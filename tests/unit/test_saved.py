@@ -92,7 +92,7 @@ def test_an_unknown_name_lists_what_there_is_oldest_first(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is not JSON"),
+        ("{", "cannot be read"),
         ("[]", "has format list"),
         ("{}", "has format None"),
         ('{"format": 99}', "has format 99, this version reads 1"),

@@ -45,12 +45,12 @@ def test_the_interval_holds_the_median_and_is_the_same_each_time() -> None:
 def test_goals_are_differences_up_to_64_and_ratios_above() -> None:
     ours, floor = [truth.Round([13.2], [0.15])] * 10, [truth.Round([10.0], [0.14])] * 10
     below = list(truth.judged(64, ours, floor))
-    assert below[0].startswith("C = 64, TTFT p50: ours - floor +3.200 ms")
+    assert below[0].startswith("C = 64, TTFT p50 against the schedule: ours - floor +3.200 ms")
     assert below[0].endswith("goal at most 0.3: MISSED")
-    assert below[2].startswith("C = 64, decode p50: ours - floor +0.010 points")
+    assert below[2].startswith("C = 64, decode p50 against the schedule: ours - floor +0.010 points")
     assert below[2].endswith("goal at most 0.02: met")
     above = list(truth.judged(256, ours, floor))
-    assert above[0].startswith("C = 256, TTFT p50: ours / floor +1.320 times")
+    assert above[0].startswith("C = 256, TTFT p50 against the schedule: ours / floor +1.320 times")
     assert above[0].endswith("goal at most 1.3: MISSED")
 
 
