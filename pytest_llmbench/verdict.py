@@ -166,7 +166,7 @@ def _runs(result: CellResult) -> list[str]:
     spec = result.spec
     asked = f", up to {spec.max_tokens} tokens each" if spec.max_tokens else ""
     prompt = f" on a prompt of exactly {spec.prompt_tokens} tokens" if spec.prompt_tokens else ""
-    lines = [f"promised: {spec.runs} runs{prompt}{asked}"]
+    lines = [f"promised: {spec.runs} run{'s' if spec.runs > 1 else ''}{prompt}{asked}"]
     for summary in result.summaries:
         if summary.values:
             spread = f" (CV {summary.cv:.1%})" if summary.cv is not None else ""
