@@ -158,7 +158,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run done once (METHOD: "attempt"). number counts from 1 within its run; reason says why it was made."""
+    """A run done once (METHOD: "attempt"). number counts from 1 within its run; reason says why it was made.
+
+    again: 0 for the session's own runs; n for those of the nth fresh server on which a suspect cell was measured again.
+    """
 
     cell: str
     run: int
@@ -174,6 +177,7 @@ class Attempt:
     error: str | None = None
     examined_for_cache: int = 0
     details: dict[str, Any] = field(default_factory=dict)
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +221,32 @@ class CellResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Baseline:
+    """What one figure of one cell is compared with: the medians of earlier sessions, oldest first (GATE: "Baselines").
+
+    values: in the figure's unit, one a session. since, until: ISO 8601 of the first and the last of them. pinned: complete,
+    so that later sessions do not move it. sigma0: the typical standard deviation of log session medians of figures of this
+    kind on this machine, None while nothing is known. accepted: the reason, where a person started it anew.
+    """
+
+    values: tuple[float, ...]
+    sessions: tuple[str, ...]
+    since: str = ""
+    until: str = ""
+    pinned: bool = False
+    sigma0: float | None = None
+    accepted: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a figure's number says (METHOD: "verdict"). lines: the explanation, most important first."""
+    """What a figure's number says (METHOD: "verdict"). lines: the explanation, most important first.
+
+    reference, change (share of the reference; negative = the number is smaller) and interval (95 %, of the change) are of
+    the baseline, or of the missed threshold. resolves: the smallest worsening, as a share, that this figure can show here and
+    now. sigma: the standard deviation of log session medians that was used. again: the medians on fresh servers. dip: it
+    was suspect, and another start cleared it. clear: within the line that clears a suspect.
+    """
 
     cell: str
     figure: str
@@ -228,3 +256,32 @@ class Verdict:
     value: float | None = None
     reference: float | None = None
     change: float | None = None
+    interval: tuple[float, float] | None = None
+    resolves: float | None = None
+    sigma: float | None = None
+    again: tuple[float, ...] = ()
+    dip: bool = False
+    clear: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One figure of one cell in one earlier session, as the history keeps it; what marks are proposed from.
+
+    usable: complete, valid and not disturbed. values: the session's own runs. crashed: an attempt broke off and a later
+    one was valid. The rest as in ``Verdict``.
+    """
+
+    session: str
+    started: str
+    usable: bool
+    disturbed: bool
+    crashed: bool
+    verdict: VerdictKind | None
+    value: float | None
+    values: tuple[float, ...] = ()
+    reference: float | None = None
+    change: float | None = None
+    sigma: float | None = None
+    dip: bool = False
+    clear: bool | None = None

@@ -118,15 +118,22 @@ class ServerProcess:
                 self._signal(steps.pop(0)[1])
                 continue
             if waited > kill_s + _GIVE_UP_S:
-                raise ServerError(
-                    f"process group {self.pid} is still there {waited:.0f} s after SIGKILL: it hangs in the kernel "
-                    f"(a GPU driver, a dead disk)\n  command: {shell_line(self.argv)}\n  remedy: see dmesg; a reboot may be needed"
-                )
+                raise self._undying([self.pid])
             yield _POLL_S
         for stray in strays:  # those that left the group; psutil knows a reused pid
-            if stray.is_running():
+            if _lives(stray):
                 stray.kill()
+        while any(_lives(stray) for stray in strays):  # a signal is not yet an end
+            if time.monotonic() - begun > kill_s + _GIVE_UP_S:
+                raise self._undying([stray.pid for stray in strays if _lives(stray)])
+            yield _POLL_S
         REAPER.forget(self.pid)
+
+    def _undying(self, pids: Sequence[int]) -> ServerError:
+        return ServerError(
+            f"process {', '.join(map(str, pids))} is still there {_GIVE_UP_S:.0f} s after SIGKILL: it hangs in the kernel "
+            f"(a GPU driver, a dead disk)\n  command: {shell_line(self.argv)}\n  remedy: see dmesg; a reboot may be needed"
+        )
 
     def _alive(self) -> bool:
         if self.returncode() is None:
@@ -150,6 +157,16 @@ class ServerProcess:
             return psutil.Process(self.pid).children(recursive=True)
         except psutil.Error:
             return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether a process still runs; one that only waits to be reaped (by whom it was left to) does not."""
+    import psutil  # noqa: PLC0415 - only at a stop
+
+    try:
+        return process.is_running() and process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    except psutil.NoSuchProcess:
+        return False
 
 
 def spawn(
