@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_llmbench.bench import Bench
     from pytest_llmbench.records import CellSpec
-    from pytest_llmbench.session import Bench
 
 
 @pytest.mark.llmbench("prefill")

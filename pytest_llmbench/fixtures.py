@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from pytest_llmbench.bench import Bench
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.options import Settings
     from pytest_llmbench.plan_changes import PlanChanges
     from pytest_llmbench.records import CellSpec
     from pytest_llmbench.resume import Continue
-    from pytest_llmbench.session import Bench, SetupRun
+    from pytest_llmbench.session import SetupRun
     from pytest_llmbench.terminal import Terminal
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
@@ -242,22 +243,24 @@ class Setups:
         return run
 
     def _new(self, loaded: LoadedCard, terminal: Terminal) -> SetupRun:
-        from pytest_llmbench import session  # noqa: PLC0415 - the first import of everything heavy
+        # The first import of everything heavy.
+        from pytest_llmbench.session import SetupRun  # noqa: PLC0415
+        from pytest_llmbench.wishes import Comparison, Wishes  # noqa: PLC0415
 
         settings = self.settings
         cells = self._promised.get(loaded.card.id, [])
         promised = {spec.id for spec in cells}
         saves = [settings.save] if settings.save else []
         saves += [self.session] if settings.autosave else []
-        return session.SetupRun(
+        return SetupRun(
             loaded.card,
             cells=cells,
             left_out=[(spec.id, self._why_not(spec)) for spec in loaded.cells if spec.id not in promised],
             folder=self.folder / loaded.card.id,
             session=self.session,
-            wishes=session.Wishes(
+            wishes=Wishes(
                 storage=settings.storage,
-                compare=session.Comparison(settings.compare, settings.tolerances, settings.tolerance)
+                compare=Comparison(settings.compare, settings.tolerances, settings.tolerance)
                 if settings.compare
                 else None,
                 save=tuple(saves),
@@ -325,7 +328,7 @@ def card(request: pytest.FixtureRequest) -> SetupCard:
 @pytest_asyncio.fixture(loop_scope="session")
 async def bench(request: pytest.FixtureRequest, llmbench_setups: Setups) -> AsyncIterator[Bench]:
     """Measures and checks cells of the item's card, whose server is running."""
-    from pytest_llmbench.session import Bench  # noqa: PLC0415
+    from pytest_llmbench.bench import Bench  # noqa: PLC0415
 
     param = _param(request)
     run = await llmbench_setups.use(param.loaded, request.config.stash[TERMINAL], param.spec)

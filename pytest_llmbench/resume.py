@@ -226,21 +226,23 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
 
 def _finished_runs(spec: CellSpec, attempts: Sequence[Attempt], finished_run: Any) -> tuple[Attempt, ...]:
     """The attempts of runs that were not cut short: a later run had begun, or the last attempt needs no other."""
+    attempts = [one for one in attempts if not one.again]
     last = max(one.run for one in attempts)
     return tuple(one for one in attempts if one.run < last or finished_run(spec, attempts[-1]))
 
 
 def copy_records(earlier: Earlier, attempts: Iterable[Attempt], folder: Path) -> None:
     """Copy raw records, texts and server logs of these attempts into the new run's folder."""
-    wanted: dict[str, set[tuple[int, int]]] = {}
+    wanted: dict[str, set[tuple[int, int, int]]] = {}
     others: set[str] = set()
     for one in attempts:
-        wanted.setdefault(one.cell, set()).add((one.run, one.number))
+        wanted.setdefault(one.cell, set()).add((one.again, one.run, one.number))
         others |= {f"server-{one.server_start}.log", *one.details.get("texts", ())}
     for cell, keys in wanted.items():
         name = Journal.raw_file(cell)
         if (earlier.folder / name).exists():
-            lines = [r for r in read_lines(earlier.folder / name) if (r["run"], r["attempt"]) in keys]
+            records = read_lines(earlier.folder / name)
+            lines = [r for r in records if (r.get("again", 0), r["run"], r["attempt"]) in keys]
             text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
             (folder / name).write_text(text, encoding="utf-8")
     for name in others:

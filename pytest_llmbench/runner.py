@@ -12,17 +12,16 @@ import gc
 import itertools
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_llmbench import stats
 from pytest_llmbench.client import parse
-from pytest_llmbench.engine.command import redact
 from pytest_llmbench.errors import ServerError
 from pytest_llmbench.measure import PARTS
 from pytest_llmbench.measure.part import RunFacts, Sent, read_run
-from pytest_llmbench.records import Attempt, CellResult
+from pytest_llmbench.records import Attempt
 from pytest_llmbench.watch.gpu_summary import energy_per_token_j
 
 if TYPE_CHECKING:
@@ -32,14 +31,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.engine import RunningServer
     from pytest_llmbench.journal import Journal
     from pytest_llmbench.measure.validity import Bounds
-    from pytest_llmbench.records import Answer, CellSpec, Prompt, RequestTrace
+    from pytest_llmbench.records import Answer, CellResult, CellSpec, Prompt, RequestTrace
+    from pytest_llmbench.servers import Live, Servers
     from pytest_llmbench.watch import Watch
-    from pytest_llmbench.watch.memory import MemoryWatch
-
-Changes = tuple[tuple[str, str], ...]
 
 FIRST = "first"
 WARM_UP_RUN = 0
+RUNS_AGAIN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,6 @@ class RetryPolicy:
     disturbed: int = 3
     invalid: int = 1
     crash: int = 1
-
-
-class StartNumbered(Protocol):
-    """Start the setup's server anew; the number counts the starts of this run's folder.
-
-    changes: (flag, value) in place of the card's own arguments.
-    """
-
-    async def __call__(self, start_number: int, changes: Changes) -> RunningServer: ...
 
 
 class PromptSource(Protocol):
@@ -76,50 +65,18 @@ class Progress(Protocol):
     def run_finished(self, spec: CellSpec, attempt: Attempt) -> None: ...
 
 
-@dataclass
-class Live:
-    """A running server with its client, and what was already done on it.
-
-    changes: what it was started with in place of the card's arguments. busy: a request to it was given up.
-    """
-
-    server: RunningServer
-    client: LlmClient
-    changes: Changes = ()
-    warmed: set[str] = field(default_factory=set)
-    busy: bool = False
-
-    @property
-    def context(self) -> int | None:
-        """Tokens that one request may use, as the server says."""
-        found = (self.server.props.get("default_generation_settings") or {}).get("n_ctx")
-        return found if isinstance(found, int) else None
-
-    @property
-    def slots(self) -> int | None:
-        found = self.server.props.get("total_slots")
-        return found if isinstance(found, int) else None
-
-    async def close(self) -> None:
-        await self.client.aclose()  # first: a server with an open stream takes 30 s to stop
-        await self.server.stop()
-
-
 class Runner:
     """Measures cells of one setup.
 
-    factory starts a server; connect makes its client; prompts builds what is sent; body turns a prompt into a request.
-    prepare is awaited once, on the first server of the card as it stands, before its first request (the contract is
-    written there); verify on every server. One server serves all parts that take the card's arguments as they are.
-    context_asked: tokens that one request of a cell should be able to use. first_start: the number of the first start.
+    prompts builds what is sent; body turns a prompt into a request. One server serves all parts that take the card's
+    arguments as they are. context_asked: tokens that one request of a cell should be able to use.
     """
 
     def __init__(
         self,
         *,
         card_id: str,
-        factory: StartNumbered,
-        connect: Callable[[RunningServer], LlmClient],
+        servers: Servers,
         prompts: PromptSource,
         body: Callable[[CellSpec, Prompt], Mapping[str, Any]],
         journal: Journal,
@@ -128,103 +85,17 @@ class Runner:
         progress: Progress,
         retry: RetryPolicy,
         warm_ups: Mapping[str, CellSpec],
-        verify: Callable[[RunningServer, Changes], None],
-        prepare: Callable[[Live], Any],
-        memory: MemoryWatch,
         context_asked: Callable[[CellSpec], int | None],
-        first_start: int = 1,
     ) -> None:
-        self.card_id, self.journal, self.bounds = card_id, journal, bounds
-        self._factory, self._connect, self._prompts, self._body = factory, connect, prompts, body
+        self.card_id, self.servers, self.journal, self.bounds = card_id, servers, journal, bounds
+        self._prompts, self._body = prompts, body
         self._watch, self._progress, self._retry = watch, progress, retry
-        self._warm_ups, self._verify, self._prepare = warm_ups, verify, prepare
-        self._memory, self._context_asked = memory, context_asked
-        self._live: Live | None = None
-        self._starts = first_start - 1
+        self._warm_ups, self._context_asked = warm_ups, context_asked
         self._measuring: asyncio.Task[Any] | None = None
-        self._prepared = False
-
-    # ---- servers ----
-
-    async def live(self) -> Live:
-        """The running server of the card as it stands, started if there is none. Raises ServerError, PromiseBrokenError."""
-        if self._live is not None and self._live.server.exit_status() is not None:
-            await self.drop_server(f"found dead: {self._live.server.exit_status()}")
-        if self._live is not None and self._live.busy:
-            await self.drop_server("it may still be busy with a request that was given up")
-        if self._live is not None and self._live.changes:
-            await self.drop_server("it was started with other arguments than the card's")
-        if self._live is None:
-            self._live = await self._start(())
-        return self._live
-
-    async def fresh(self, reason: str) -> Live:
-        """A server that was started just now."""
-        await self.drop_server(reason)
-        return await self.live()
-
-    async def drop_server(self, reason: str) -> None:
-        """Stop the running server, if any."""
-        if self._live is None:
-            return
-        live, self._live = self._live, None
-        exit_status = live.server.exit_status()
-        await live.close()
-        self._watch.set_server(None)
-        self.journal.event(
-            "server stopped",
-            start=live.server.start_number,
-            reason=reason,
-            exit=exit_status or live.server.exit_status(),
-            died=exit_status is not None,
-        )
-
-    async def _cold(self, spec: CellSpec) -> Live:
-        """A server started for one run of a part that wants its own. Raises ServerError."""
-        await self.drop_server(f"{spec.id} starts its own")
-        left = await self._memory.settle()
-        if left is not None:
-            self.journal.event("memory not idle", cell=spec.id, found=left)
-        self._live = await self._start(PARTS[spec.part].changes(spec))
-        return self._live
-
-    async def _start(self, changes: Changes) -> Live:
-        self._starts += 1
-        said = "".join(f" with {flag} {value}" for flag, value in changes)
-        self._progress.phase(f"starting the server{said} (start {self._starts})")
-        self.journal.event("server starting", start=self._starts, changes=changes)
-        try:
-            server = await self._factory(self._starts, changes)
-        except ServerError as exc:
-            self.journal.event("server failed", start=self._starts, error=str(exc))
-            raise
-        live = Live(server, self._connect(server), changes)
-        self._watch.set_server(server.pid)
-        try:
-            self.journal.event(
-                "server ready",
-                start=self._starts,
-                pid=server.pid,
-                argv=redact(server.argv),
-                observer_changes=server.observer_changes,
-                ready_s=server.ready_s,
-                log=server.log_path.name,
-                props=server.props,
-                models=server.models,
-            )
-            self._verify(server, changes)
-            await live.client.warm_up()
-            if not self._prepared and not changes:
-                await self._prepare(live)
-                self._prepared = True
-        except BaseException:
-            await live.close()
-            raise
-        return live
 
     async def aclose(self) -> None:
         await self._end_abandoned()
-        await self.drop_server("end of the session")
+        await self.servers.drop("end of the session")
 
     async def _end_abandoned(self) -> None:
         """End a measurement whose caller is gone, and the server that it kept busy.
@@ -237,9 +108,30 @@ class Runner:
             return
         task.cancel()
         await asyncio.wait([task])
-        await self.drop_server("its measurement was abandoned by the test")
+        await self.servers.drop("its measurement was abandoned by the test")
 
     # ---- runs ----
+
+    async def measure_again(self, result: CellResult, nth: int, reason: str) -> CellResult:
+        """Measure a cell on one more fresh server; the result with these attempts too (``Attempt.again`` = nth).
+
+        The same prompts as its own runs, and more runs than they: the median of a start should say more about the start than
+        about its runs. Status and summaries stay those of its own runs.
+        """
+        await self._end_abandoned()
+        self._measuring = asyncio.current_task()
+        spec, attempts = result.spec, list(result.attempts)
+        before = self.servers.starts
+        broken: str | None = None
+        try:
+            await self.servers.drop(reason)
+            for run in range(1, runs_again(spec) + 1):
+                await self.run(spec, run, attempts, reason=reason, again=nth)
+        except ServerError as exc:  # this start says nothing; the ones before it still count
+            broken = str(exc)
+            self.journal.event("measuring again failed", cell=spec.id, again=nth, error=broken)
+        logs = [str(self.journal.folder / f"server-{n}.log") for n in range(before + 1, self.servers.starts + 1)]
+        return replace(result, attempts=tuple(attempts), server_logs=(*result.server_logs, *logs))
 
     async def measure(self, spec: CellSpec, taken: Sequence[Attempt] = ()) -> CellResult:
         """Measure one cell: each promised run, attempted again as the policy says.
@@ -253,8 +145,8 @@ class Runner:
         self._measuring = asyncio.current_task()
         cold = PARTS[spec.part].cold
         if not cold:
-            await self.live()
-        before = self._starts if cold else self._starts - 1
+            await self.servers.live()
+        before = self.servers.starts if cold else self.servers.starts - 1
         for run in range(1, spec.runs + 1):
             if any(one.run == run for one in taken):
                 continue
@@ -264,8 +156,8 @@ class Runner:
                 broken = str(exc)
                 break
         if cold:
-            await self.drop_server(f"{spec.id} is done")
-        starts = sorted({one.server_start for one in taken} | set(range(before + 1, self._starts + 1)))
+            await self.servers.drop(f"{spec.id} is done")
+        starts = sorted({one.server_start for one in taken} | set(range(before + 1, self.servers.starts + 1)))
         result = stats.conclude(
             spec,
             self.card_id,
@@ -280,7 +172,9 @@ class Runner:
         )
         return result
 
-    async def run(self, spec: CellSpec, run: int, attempts: list[Attempt], *, reason: str = FIRST) -> None:
+    async def run(
+        self, spec: CellSpec, run: int, attempts: list[Attempt], *, reason: str = FIRST, again: int = 0
+    ) -> None:
         """Make a run, and again while the policy allows; append every attempt to ``attempts``.
 
         The last attempt counts no more than the others: ``stats`` takes the first valid one.
@@ -289,34 +183,34 @@ class Runner:
         if PARTS[spec.part].cold:
             left["crash"] = 0  # a size that does not fit is the answer, not an accident
         for number in itertools.count(1):
-            attempt = await self._attempt(spec, run, number, reason)
+            attempt = await self._attempt(spec, run, number, reason, again)
             attempts.append(attempt)
-            cause, reason = again(spec, attempt)
+            cause, reason = why_again(spec, attempt)
             if cause is None or left[cause] == 0:
                 return
             left[cause] -= 1
 
-    async def _attempt(self, spec: CellSpec, run: int, number: int, reason: str) -> Attempt:
+    async def _attempt(self, spec: CellSpec, run: int, number: int, reason: str, again: int) -> Attempt:
         if PARTS[spec.part].cold:
-            attempt = await self._cold_attempt(spec, run, number, reason)
+            attempt = await self._cold_attempt(spec, run, number, reason, again)
         else:
-            live = await self.live()
+            live = await self.servers.live()
             broken = await self._warm_up(live, spec)
             if broken is None:
                 self._progress.run_started(spec, run, number, reason, live.client)
-                attempt = await self._send(live, spec, run, number, reason)
+                attempt = await self._send(live, spec, run, number, reason, again)
             else:  # the server did not survive it: this attempt is over before it began
-                attempt = replace(broken, cell=spec.id, run=run, number=number, reason=reason)
+                attempt = replace(broken, cell=spec.id, run=run, number=number, reason=reason, again=again)
         self.journal.event("attempt", attempt=attempt)
         self.journal.sync()
         self._progress.run_finished(spec, attempt)
         return attempt
 
-    async def _cold_attempt(self, spec: CellSpec, run: int, number: int, reason: str) -> Attempt:
+    async def _cold_attempt(self, spec: CellSpec, run: int, number: int, reason: str, again: int) -> Attempt:
         """Start a server for this attempt alone and measure on it; a start that fails is the attempt's failure."""
         wall, t_start = _now(), time.monotonic_ns()
         try:
-            live = await self._cold(spec)
+            live = await self.servers.cold(f"{spec.id} starts its own", PARTS[spec.part].changes(spec))
         except ServerError as exc:
             t_end = time.monotonic_ns()
             return Attempt(
@@ -324,7 +218,7 @@ class Runner:
                 run=run,
                 number=number,
                 reason=reason,
-                server_start=self._starts,
+                server_start=self.servers.starts,
                 guard="not watched",
                 wall=wall,
                 t_start_ns=t_start,
@@ -333,9 +227,10 @@ class Runner:
                 figures=(),
                 error=str(exc),
                 details={"failed_after_s": round((t_end - t_start) / 1e9, 2)},
+                again=again,
             )
         self._progress.run_started(spec, run, number, reason, live.client)
-        attempt = await self._send(live, PARTS[spec.part].sized(spec, live.context), run, number, reason)
+        attempt = await self._send(live, PARTS[spec.part].sized(spec, live.context), run, number, reason, again)
         if attempt.error is None:
             return attempt
         seconds = round((attempt.t_end_ns - t_start) / 1e9, 2)
@@ -362,7 +257,7 @@ class Runner:
                 return attempt
         return None
 
-    async def _send(self, live: Live, spec: CellSpec, run: int, number: int, reason: str) -> Attempt:
+    async def _send(self, live: Live, spec: CellSpec, run: int, number: int, reason: str, again: int = 0) -> Attempt:
         wanted = range(spec.requests_per_run if run != WARM_UP_RUN else 1)
         prompts = [await self._prompts(spec, run, number, request, live.client) for request in wanted]
         bodies = [self._body(spec, prompt) for prompt in prompts]
@@ -389,6 +284,7 @@ class Runner:
                 trace,
                 run=run,
                 attempt=number,
+                again=again,
                 server_start=live.server.start_number,
                 prompt={"sha256": prompt.sha256, "tokens": prompt.tokens, "exact": prompt.exact, "nonce": prompt.nonce},
                 facts=facts,
@@ -398,7 +294,8 @@ class Runner:
         reading = read_run(part, spec, sent, self.bounds, facts)
         details = reading.details | _watched(word.details, answers)
         if part.keeps_text and run != WARM_UP_RUN:
-            names = [f"{spec.id}-run{run}-attempt{number}-{nth}" for nth in wanted]
+            series = f"-again{again}" if again else ""
+            names = [f"{spec.id}{series}-run{run}-attempt{number}-{nth}" for nth in wanted]
             details = details | {
                 "texts": [self.journal.text(n, a.content) for n, a in zip(names, answers, strict=True)]
             }
@@ -417,6 +314,7 @@ class Runner:
             error=error,
             examined_for_cache=sum(a.cached_tokens is not None for a in answers),
             details=details,
+            again=again,
         )
 
     def _facts(self, spec: CellSpec, live: Live, known: RunFacts) -> RunFacts:
@@ -430,7 +328,7 @@ class Runner:
         )
         if not PARTS[spec.part].cold:
             return facts
-        peak = self._memory.peak(live.server.start_number)
+        peak = self.servers.memory.peak(live.server.start_number)
         return replace(facts, peak_memory_mib=peak.mib, memory_source=peak.source, memory_reason=peak.reason)
 
     async def _broke_off(
@@ -451,11 +349,16 @@ class Runner:
             error = str(exc)
         if error is not None and (cut_off or live.server.exit_status() is not None):
             # A request broke off inside it: the next attempt gets a server with nothing left over.
-            await self.drop_server(error.splitlines()[0])
+            await self.servers.drop(error.splitlines()[0])
         return error
 
 
-def again(spec: CellSpec, attempt: Attempt) -> tuple[str | None, str]:
+def runs_again(spec: CellSpec) -> int:
+    """Runs on a fresh server when a cell is measured again: 5 (GATE); 1 where each needs a server or a long answer of its own."""
+    return 1 if PARTS[spec.part].cold or spec.part == "long_answer" else RUNS_AGAIN
+
+
+def why_again(spec: CellSpec, attempt: Attempt) -> tuple[str | None, str]:
     """Why the run should be attempted once more: the policy's word for it, and the reason recorded."""
     if attempt.error is not None:
         return "crash", f"attempt {attempt.number} broke off: {attempt.error.splitlines()[0]}"

@@ -1,15 +1,14 @@
 """One setup, measured: the composition of all rooms, usable without pytest.
 
 ``SetupRun`` checks the card's promises, starts the server when the first cell is measured, and writes what was promised
-and what became of it. ``Bench`` is the face of it that a test sees.
+and what became of it. ``bench.Bench`` is the face of it that a test sees.
 """
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import contract as contracts
 from pytest_llmbench import machine, plan, promises, prompts, resume, stats, verdict
@@ -18,62 +17,35 @@ from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
 from pytest_llmbench.engine.command import Arguments
 from pytest_llmbench.errors import InputError, LlmbenchError, PromiseBrokenError
-from pytest_llmbench.files import new_session, write_json, write_text
+from pytest_llmbench.files import write_json, write_text
 from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
 from pytest_llmbench.measure import PARTS, request
 from pytest_llmbench.measure.validity import Bounds
 from pytest_llmbench.report import document, table
-from pytest_llmbench.runner import RetryPolicy, Runner, again
+from pytest_llmbench.runner import RetryPolicy, Runner, why_again
+from pytest_llmbench.servers import Servers
 from pytest_llmbench.watch.memory import WatchedMemory
 from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.engine import RunningServer
-    from pytest_llmbench.records import Attempt, CellResult, CellSpec, Verdict
+    from pytest_llmbench.records import CellResult, CellSpec, Verdict
     from pytest_llmbench.resume import Continue
-    from pytest_llmbench.runner import Changes, Live, Progress
+    from pytest_llmbench.runner import Progress
+    from pytest_llmbench.servers import Changes, Live
     from pytest_llmbench.watch import Watch
+    from pytest_llmbench.wishes import Wishes
 
 
 FIT_STEP = 1024
 NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fails"
-
-
-class BenchFailedError(LlmbenchError, AssertionError):
-    """A cell has no valid number, or its number is not what was promised. The text is the whole message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What to compare with: a saved name, and by how much a figure may be worse (shares; per figure, and otherwise)."""
-
-    name: str
-    tolerances: Mapping[str, float] = field(default_factory=dict)
-    tolerance: float = 0.10
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the caller wants of a run beside the card."""
-
-    storage: Path
-    compare: Comparison | None = None
-    save: tuple[str, ...] = ()
-    json: Path | None = None
-    model: Path | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    ready_timeout_s: float = 600.0
-    silence_timeout_s: float = 1800.0
-    plan_changes: Mapping[str, Any] = field(default_factory=dict)
-    probe: bool = False
-    go_on: Continue | None = None
 
 
 class SetupRun:
@@ -140,9 +112,9 @@ class SetupRun:
                 if all(PARTS[one.part].cold for one in self.cells):
                     await self._write_contract(None)
                 else:  # prompts of the other parts are counted by the card's server
-                    await self._runner.live()
+                    await self._runner.servers.live()
             elif not needs_none:
-                await self._runner.live()
+                await self._runner.servers.live()
         except LlmbenchError as exc:
             self.problems.append(str(exc))
             if not self.results:  # it never ran: trying again for every cell only costs time
@@ -169,10 +141,20 @@ class SetupRun:
             changed = replace(setup, spec=replace(setup.spec, changes=changes))
             return await changed.start(start_number, self.folder / f"server-{start_number}.log")
 
-        return Runner(
-            card_id=self.card.id,
+        servers = Servers(
             factory=start_server,
             connect=self._connect,
+            verify=self._verify,
+            prepare=self._write_contract,
+            journal=self._journal,
+            watch=self._watch,
+            memory=WatchedMemory(self._watch, self.folder),
+            phase=self._progress.phase,
+            first_start=self._going_on.first_start if self._going_on else 1,
+        )
+        return Runner(
+            card_id=self.card.id,
+            servers=servers,
             prompts=self._prompts,
             body=lambda spec, prompt: request.body(self.card, spec, prompt),
             journal=self._journal,
@@ -181,18 +163,14 @@ class SetupRun:
             progress=self._progress,
             retry=RetryPolicy(),
             warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
-            verify=self._verify,
-            prepare=self._write_contract,
-            memory=WatchedMemory(self._watch, self.folder),
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
-            first_start=self._going_on.first_start if self._going_on else 1,
         )
 
     def _go_on(self, wish: Continue, setup: from_card.Setup) -> GoingOn:
         """Read the earlier run, refuse one of another setup, and promise its cells too."""
         earlier = resume.read(resume.find(self.wishes.storage, self.card.id, wish))
         resume.refuse_other(earlier, self._sameness(), wish)
-        taken = resume.choose(earlier, self.cells, wish, lambda spec, last: again(spec, last)[0] is None)
+        taken = resume.choose(earlier, self.cells, wish, lambda spec, last: why_again(spec, last)[0] is None)
         going_on = GoingOn(wish, earlier, taken, self.cells, [spec.id for spec in plan.cells(self.card)])
         self.cells = going_on.cells
         promised = {spec.id for spec in self.cells}
@@ -458,115 +436,6 @@ class SetupRun:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
-
-
-class Bench:
-    """What a bench test holds: measure a promised cell, then check what its number says.
-
-    skip: called with the reason where a cell is not possible on this machine; without it that is a failure too. report:
-    the document, once it is written. cells: what is promised, in order.
-    """
-
-    def __init__(self, run: SetupRun, skip: Callable[[str], NoReturn] | None = None) -> None:
-        self._run, self._skip = run, skip
-        self.measured: list[CellResult] = []
-        self.report: document.Document | None = None
-
-    @property
-    def card(self) -> SetupCard:
-        return self._run.card
-
-    @property
-    def cells(self) -> tuple[CellSpec, ...]:
-        return self._run.cells
-
-    async def measure(self, cell: CellSpec | str) -> CellResult:
-        """Measure a cell, by its spec or id (``decode[code]``). Raises InputError for one that is not promised."""
-        spec = cell if not isinstance(cell, str) else self._spec(cell)
-        result = await self._run.measure(spec)
-        self.measured.append(result)
-        return result
-
-    async def decode(self, prompt_id: str) -> CellResult:
-        """Measure ``decode[prompt_id]``."""
-        return await self.measure(f"decode[{prompt_id}]")
-
-    async def prefill(self, depth: int) -> CellResult:
-        """Measure ``prefill[depth]``."""
-        return await self.measure(f"prefill[{depth}]")
-
-    async def check(self, result: CellResult) -> tuple[Verdict, ...]:
-        """Judge a result: every promised run valid, every threshold kept, nothing worse than what it is compared with.
-
-        Returns the verdicts; raises BenchFailedError with the whole explanation. (A coroutine, because a verdict may need
-        more runs on fresh servers.)
-        """
-        verdicts = self._run.judge(result)
-        if result.status == "unsupported" and self._skip is not None:
-            self._skip(f"{result.spec.id}: {result.reasons[0]}")
-        if self._run.wishes.probe and result.status not in {"failed", "missing"}:
-            return verdicts  # a trial asks whether it runs, not how fast
-        message = verdict.explain(result, verdicts)
-        if message:
-            raise BenchFailedError(message)
-        return verdicts
-
-    def _spec(self, cell_id: str) -> CellSpec:
-        for spec in self._run.cells:
-            if spec.id == cell_id:
-                return spec
-        raise InputError(
-            "cell",
-            cell_id,
-            f"not promised in this session (promised: {', '.join(c.id for c in self._run.cells)})",
-            "put it into the card's plan",
-        )
-
-
-class Silent:
-    """A Progress that says nothing."""
-
-    def phase(self, text: str) -> None: ...
-
-    def run_started(self, spec: CellSpec, run: int, attempt: int, reason: str, client: LlmClient) -> None: ...
-
-    def run_finished(self, spec: CellSpec, attempt: Attempt) -> None: ...
-
-
-@asynccontextmanager
-async def measuring(
-    card: SetupCard, wishes: Wishes, *, cells: Sequence[str] | None = None, progress: Progress | None = None
-) -> AsyncIterator[Bench]:
-    """Measure a card without pytest: the server starts with the first cell, and is gone after the block.
-
-    cells: the ids that are promised; None: all of the plan. Everything is left in a new folder under
-    ``wishes.storage``/runs; ``bench.report`` holds the document once the block has ended. Raises InputError for a cell that
-    is not in the plan.
-    """
-    planned = {spec.id: spec for spec in plan.cells(card)}
-    for cell in cells or ():
-        if cell not in planned:
-            raise InputError("cells", cell, "not in the card's plan", f"one of {', '.join(planned)}")
-    promised = [spec for spec in planned.values() if cells is None or spec.id in cells]
-    session = new_session()
-    run = SetupRun(
-        card,
-        cells=promised,
-        left_out=[(cell, "not asked for") for cell, spec in planned.items() if spec not in promised],
-        folder=wishes.storage / "runs" / session / card.id,
-        session=session,
-        wishes=wishes,
-        progress=progress or Silent(),
-    )
-    bench = Bench(run)
-    try:
-        yield bench
-    finally:
-        try:
-            await run.stop()
-        finally:
-            bench.report = run.finish()
-            run.close()
 
 
 def _engine_log(path: Path) -> engine_log.EngineLog:

@@ -55,6 +55,22 @@ def summarise(spec: CellSpec, attempts: Sequence[Attempt], kind: FigureKind) -> 
     )
 
 
+def again_medians(attempts: Sequence[Attempt], name: str) -> tuple[float, ...]:
+    """A figure's median on each fresh server on which its cell was measured again, in order.
+
+    A start counts where more than half of its runs are valid and undisturbed.
+    """
+    medians = []
+    for nth in sorted({a.again for a in attempts if a.again}):
+        of_start = [a for a in attempts if a.again == nth]
+        runs = sorted({a.run for a in of_start})
+        found = [f for run in runs if (f := _first_valid((a for a in of_start if a.run == run), name)) is not None]
+        values = [f.value for f in found if f.value is not None]
+        if 2 * len(values) > len(runs):
+            medians.append(statistics.median(values))
+    return tuple(medians)
+
+
 def _first_valid(attempts: Iterable[Attempt], name: str) -> Figure | None:
     for attempt in attempts:
         if attempt.guard == DISTURBED or attempt.error:
@@ -95,7 +111,7 @@ def conclude(
     attempt broke off (server or connection), ``disturbed`` when its guard said so, ``invalid`` when a rule did.
     broken: what kept the remaining runs from being made at all.
     """
-    runs = [a for a in attempts if a.run > 0]
+    runs = [a for a in attempts if a.run > 0 and a.again == 0]
     summaries = tuple(
         s for kind in kinds if (s := summarise(spec, runs, kind)).median is not None or kind.gated or s.values
     )

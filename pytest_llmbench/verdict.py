@@ -173,7 +173,7 @@ def _runs(result: CellResult) -> list[str]:
             label = f" [{summary.label}]" if summary.label else ""
             values = " ".join(shown(v, "").strip() for v in summary.values)
             lines.append(f"{summary.name}: runs {values} {summary.unit}{spread}{label}")
-    return lines + repeats([(a.run, a.number, a.reason) for a in result.attempts])
+    return lines + repeats([(a.run, a.number, a.reason) for a in result.attempts if not a.again])
 
 
 def repeats(attempts: Sequence[tuple[int, int, str]], limit: int = 160) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,9 @@ def check(run_folder: Path) -> list[Check]:
             for name in ("median", "values", "cv"):
                 value = getattr(own_figure, name) if own_figure else None
                 found.append(Check(entry["id"], f"{figure['name']} {name}", figure[name], _plain(value)))
+            if figure["again"]:
+                value = list(stats.again_medians(result.attempts, figure["name"])) if result else []
+                found.append(Check(entry["id"], f"{figure['name']} again", figure["again"], value))
     head, results = report["headline"], list(cells.values())
     again = {name: stats.headline(results, name) for name in ("decode_tok_s", "words_s", "characters_s")}
     again |= {"decode_spread_cv": stats.headline_spread(results), "fit_largest": stats.fit_largest(results)}
@@ -105,13 +108,13 @@ def _cell(folder: Path, spec: CellSpec, bounds: Bounds, card: str) -> CellResult
 
 def attempts_of(records: Iterator[dict[str, Any]], spec: CellSpec, bounds: Bounds) -> Iterator[Attempt]:
     """The attempts that a cell's raw records hold, warm-ups left out, in the order in which they were made."""
-    grouped: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    grouped: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
     for record in records:
         if record["run"] > 0:
-            grouped.setdefault((record["run"], record["attempt"]), []).append(record)
-    for (run, number), group in grouped.items():
+            grouped.setdefault((record.get("again", 0), record["run"], record["attempt"]), []).append(record)
+    for (again, run, number), group in grouped.items():
         if len(group) == spec.requests_per_run:  # fewer: the writer was killed, and the run was never read
-            yield _attempt(spec, run, number, group, bounds)
+            yield replace(_attempt(spec, run, number, group, bounds), again=again)
 
 
 def _attempt(spec: CellSpec, run: int, number: int, group: Sequence[dict[str, Any]], bounds: Bounds) -> Attempt:

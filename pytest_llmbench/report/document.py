@@ -42,7 +42,19 @@ class FigureEntry(_Model):
     label: str | None = Field(description="how it was counted, where the server gave less than the definition asks for")
     verdict: VerdictKind | None
     reference: float | None
-    change: float | None
+    change: float | None = Field(description="median / reference - 1")
+    interval: tuple[float, float] | None = Field(default=None, description="95 % interval of the change")
+    resolves: float | None = Field(
+        default=None, description="the smallest worsening, as a share, that this figure can show here and now"
+    )
+    sigma: float | None = Field(
+        default=None, description="standard deviation of log session medians that the gate reckoned with"
+    )
+    again: tuple[float, ...] = Field(
+        default=(), description="medians on the fresh servers on which the cell was measured again, in order"
+    )
+    dip: bool = Field(default=False, description="it was suspect, and a fresh server cleared it")
+    clear: bool | None = Field(default=None, description="within the line that clears a suspect")
     explanation: tuple[str, ...]
 
 
@@ -251,6 +263,12 @@ def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) ->
         verdict=verdict.kind if verdict else None,
         reference=verdict.reference if verdict else None,
         change=verdict.change if verdict else None,
+        interval=verdict.interval if verdict else None,
+        resolves=verdict.resolves if verdict else None,
+        sigma=verdict.sigma if verdict else None,
+        again=verdict.again if verdict else (),
+        dip=verdict.dip if verdict else False,
+        clear=verdict.clear if verdict else None,
         explanation=verdict.lines if verdict else (),
     )
 

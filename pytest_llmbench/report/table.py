@@ -39,7 +39,7 @@ def render(document: Document) -> str:
     notes += [
         f"- {cell.id} {line}"
         for cell in document.cells
-        for line in repeats([(a["run"], a["number"], a["reason"]) for a in cell.attempts])
+        for line in repeats([(a["run"], a["number"], a["reason"]) for a in cell.attempts if not a["again"]])
     ]
     notes += [
         f"- {cell.id}: its runs differ by {figure.cv:.0%} (CV): measure again on a quiet machine"

@@ -40,11 +40,14 @@ STREET: dict[str, frozenset[str]] = {
         "selfcheck": "errors records client measure paced",
         "going_on": "records journal contract measure stats resume",
         "verify": "errors records journal contract client measure stats",
-        "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
+        "servers": "errors records journal engine client watch",
+        "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats servers",
+        "wishes": "resume",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report resume going_on runner",
+        "stats verdict history report resume going_on servers runner wishes",
+        "bench": "errors records files card client verdict report runner session wishes",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume",
+        "watch engine figure_kinds resume bench wishes",
     }.items()
 }
 ROOM_OF = {

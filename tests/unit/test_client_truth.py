@@ -82,9 +82,9 @@ def check(seen: Seen) -> None:
     true_ms = (texts[0].actual_ns - trace.t_send_ns + late_first) / 1e6
     assert fig.ttft_ms(answer, trace.t_send_ns) == pytest.approx(true_ms, abs=1e-6)
     rate, _ = fig.decode_tok_s(answer)
-    assert truth.decode_tok_s is not None
-    true_s = sum(t.tokens for t in texts[1:]) / truth.decode_tok_s
-    assert rate == pytest.approx(sum(t.tokens for t in texts[1:]) / (true_s + (late_last - late_first) / 1e9))
+    true_s = (texts[-1].actual_ns - texts[0].actual_ns + late_last - late_first) / 1e9
+    tokens = sum(t.tokens for t in texts[1:])
+    assert rate == (pytest.approx(tokens / true_s) if true_s else None)  # all in one lump: no rate
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_client_that_waited_longer_than_connections_live() -> None:
 
 
 def test_256_at_once() -> None:
-    with running(Pace(ttft_ms=50, tok_s=50), args=["-np", "256", "-c", "131072"]) as server:
+    with running(Pace(ttft_ms=50, tok_s=20), args=["-np", "256", "-c", "131072"]) as server:
         seen = asyncio.run(burst(server, 256))
     for each in seen:
         check(each)

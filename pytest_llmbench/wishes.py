@@ -1,0 +1,38 @@
+"""What the caller of a run wants beside the card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_llmbench.resume import Continue
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What to compare with: a saved name, and by how much a figure may be worse (shares; per figure, and otherwise)."""
+
+    name: str
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    tolerance: float = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller wants of a run beside the card."""
+
+    storage: Path
+    compare: Comparison | None = None
+    save: tuple[str, ...] = ()
+    json: Path | None = None
+    model: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    ready_timeout_s: float = 600.0
+    silence_timeout_s: float = 1800.0
+    plan_changes: Mapping[str, Any] = field(default_factory=dict)
+    probe: bool = False
+    go_on: Continue | None = None
