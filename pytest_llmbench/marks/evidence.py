@@ -75,6 +75,7 @@ class Event:
 
 
 def events_in(figures: Sequence[FigureHistory], window: Collection[str]) -> list[Event]:
+    """Dips, regressions that the next session did not confirm, and crashes that a retry survived, in some sessions."""
     found = []
     crashed = sessions_of(one for figure in figures for one in usable_of(figure) if one.crashed)
     found += [Event(session, None, f"crashed in {session}, and a retry survived") for session in crashed]
@@ -133,19 +134,19 @@ def worse_mode(figure: FigureHistory, rule: Rule) -> list[Event]:
         turns = sum(one != then for one, then in itertools.pairwise(side))
         if turns < rule.mode_turns:
             continue
-        worse = [one for one, is_high in zip(last, side, strict=True) if is_high == (figure.direction == "lower")]
+        bad = [one for one, is_high in zip(last, side, strict=True) if is_high == (figure.direction == "lower")]
         text = (
             f"{figure.name}: two modes in the last {len(last)} usable sessions: {len(low)} around "
             f"{math.exp(statistics.fmean(low)):.4g}, {len(high)} around {math.exp(statistics.fmean(high)):.4g} "
-            f"(gap {math.expm1(gap):.1%}, {turns} changes); worse in {', '.join(one.session for one in worse)}"
+            f"(gap {math.expm1(gap):.1%}, {turns} changes); worse in {', '.join(one.session for one in bad)}"
         )
-        return [Event(one.session, figure.name, text, worse(figure, one)) for one in worse]
+        return [Event(one.session, figure.name, text, worse(figure, one)) for one in bad]
     return []
 
 
-def depth_for(figure: FigureHistory, worse: Iterable[float], rule: Rule) -> tuple[float, str]:
+def depth_for(figure: FigureHistory, seen: Iterable[float], rule: Rule) -> tuple[float, str]:
     """How deep a mark should be: the worst that was seen, and a margin; up to whole percent. And that in words."""
-    worst = max([0.0, *worse])
+    worst = max([0.0, *seen])
     sigma = next((one.sigma for one in reversed(figure.outcomes) if one.sigma is not None), None)
     if sigma is None:
         margin, words = rule.margin_unknown, "as its spread is not known yet"
