@@ -79,12 +79,14 @@ def effect(
     failed = [one for one in verdicts if one.failed]
     all_covered = bool(failed) and all(_is_covered(one, covered) for one in failed)
     covering = [one.line for one in applied if one.state == "covers"]
+    xfail = "; ".join(covering) if all_covered and not failures and status == "measured" else None
+    said = {"not applicable", "passes again"} | ({"too deep"} if xfail is None else set())
     return Effect(
         applied=applied,
         covered=covered,
-        xfail="; ".join(covering) if all_covered and not failures and status == "measured" else None,
+        xfail=xfail,
         failures=failures,
-        notes=tuple(one.line for one in applied if one.state in {"too deep", "not applicable", "passes again"}),
+        notes=tuple(one.line for one in applied if one.state in said),
     )
 
 
