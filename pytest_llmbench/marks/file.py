@@ -18,12 +18,16 @@ from pytest_llmbench.card.checks import nearest
 from pytest_llmbench.card.load import load
 from pytest_llmbench.errors import CardError, InputError
 from pytest_llmbench.files import write_json
+from pytest_llmbench.marks.propose import Marked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from pytest_llmbench.marks.propose import Proposal
+
 FILE_NAME = "llmbench-marks.json"
 ANY = "any"
+KEY_DIGITS = 12
 # A mark that nobody has to look at again is a mute button.
 LONGEST = dt.timedelta(days=366)
 
@@ -113,10 +117,15 @@ class Marks(CardModel):
         )
         return self
 
-    def adding(self, *new: Mark) -> Marks:
-        """The file with more marks. Raises MarksError where there is one of that kind for that place."""
+    def adding(self, *new: Mark, today: dt.date) -> Marks:
+        """The file with more marks; an expired one of that kind for that place makes room.
+
+        Raises MarksError where there is one in effect.
+        """
+        gone = [one for one in self.marks if not one.is_active(today) and any(_clash(one, mark) for mark in new)]
+        kept = [one for one in self.marks if one not in gone]
         for at, one in enumerate(new):
-            there = next((other for other in (*self.marks, *new[:at]) if _clash(other, one)), None)
+            there = next((other for other in (*kept, *new[:at]) if _clash(other, one)), None)
             if there is not None:
                 raise MarksError(
                     f"{one.mark} mark of {one.place}",
@@ -124,7 +133,7 @@ class Marks(CardModel):
                     f"the file has one for {there.place}, in effect until {there.expires}",
                     "remove it first, or change it in the file",
                 )
-        return self._with((*self.marks, *new))
+        return self._with((*kept, *new))
 
     def without(self, gone: Sequence[Mark]) -> Marks:
         return self._with(tuple(one for one in self.marks if one not in gone))
@@ -155,6 +164,46 @@ def write(path: Path, marks: Marks) -> None:
     """Write the file, sorted, one line a field; atomic."""
     ordered = marks.model_copy(update={"marks": tuple(sorted(marks.marks, key=_order))})
     write_json(path, ordered.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def marked(marks: Marks, *, card: str, cell: str, machine_key: str, today: dt.date) -> tuple[Marked, ...]:
+    """The marks in effect on a cell, as ``propose`` wants to know them; an expired one is not."""
+    return tuple(
+        Marked(one.mark, one.figure, str(one.date))
+        for one in marks.marks
+        if one.is_for(card, cell, machine_key) and one.is_active(today)
+    )
+
+
+def accepted(
+    proposal: Proposal,
+    *,
+    card: str,
+    cell: str,
+    machine_key: str,
+    machine_name: str | None,
+    reason: str,
+    today: dt.date,
+    author: str | None = None,
+) -> Mark:
+    """The mark that a proposal to add one becomes, once a person accepts it with a reason."""
+    assert proposal.action == "add"
+    assert proposal.depth is not None
+    assert proposal.days is not None
+    return Mark(
+        card=card,
+        cell=cell,
+        figure=proposal.figure,
+        machine=machine_key[:KEY_DIGITS],
+        machine_name=machine_name,
+        mark=proposal.mark,
+        depth=proposal.depth,
+        reason=reason,
+        evidence=proposal.evidence,
+        date=today,
+        expires=today + dt.timedelta(days=proposal.days),
+        author=author,
+    )
 
 
 def covers_nothing(
