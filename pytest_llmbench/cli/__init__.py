@@ -1,0 +1,1 @@
+"""The console script ``llmbench``: one file a subcommand."""

@@ -1,0 +1,1 @@
+"""Marks of slow and flaky cells: proposed from the history, in effect only from a reviewed file (GATE: "Marks")."""
