@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_llmbench import plan, verdict
+from pytest_llmbench import plan
 from pytest_llmbench.errors import InputError, LlmbenchError
 from pytest_llmbench.files import new_session
+from pytest_llmbench.marks.effect import Effect
 from pytest_llmbench.session import SetupRun
-from pytest_llmbench.wishes import Comparison, Wishes
+from pytest_llmbench.wishes import Comparison, Gating, Wishes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.report import document
     from pytest_llmbench.runner import Progress
 
-__all__ = ["Bench", "BenchFailedError", "Comparison", "Wishes", "measuring"]
+__all__ = ["Bench", "BenchFailedError", "Comparison", "Gating", "Wishes", "measuring"]
 
 
 class BenchFailedError(LlmbenchError, AssertionError):
@@ -30,12 +31,18 @@ class BenchFailedError(LlmbenchError, AssertionError):
 class Bench:
     """What a bench test holds: measure a promised cell, then check what its number says.
 
-    skip: called with the reason where a cell is not possible on this machine; without it that is a failure too. report:
-    the document, once it is written. cells: what is promised, in order.
+    skip: called with the reason where a cell is not possible on this machine; without it that is a failure too. xfail:
+    called with the message of a failure that a reviewed mark covers; without it that fails. report: the document, once it
+    is written. cells: what is promised, in order.
     """
 
-    def __init__(self, run: SetupRun, skip: Callable[[str], NoReturn] | None = None) -> None:
-        self._run, self._skip = run, skip
+    def __init__(
+        self,
+        run: SetupRun,
+        skip: Callable[[str], NoReturn] | None = None,
+        xfail: Callable[[str], NoReturn] | None = None,
+    ) -> None:
+        self._run, self._skip, self._xfail = run, skip, xfail
         self.measured: list[CellResult] = []
         self.report: document.Document | None = None
 
@@ -65,17 +72,24 @@ class Bench:
     async def check(self, result: CellResult) -> tuple[Verdict, ...]:
         """Judge a result: every promised run valid, every threshold kept, nothing worse than what it is compared with.
 
-        Returns the verdicts; raises BenchFailedError with the whole explanation. (A coroutine, because a verdict may need
-        more runs on fresh servers.)
+        A cell with a suspect figure is measured again on fresh servers first. Returns the verdicts; raises
+        BenchFailedError with the whole explanation.
         """
+        result = await self._run.settled(result)
         verdicts = self._run.judge(result)
         if result.status == "unsupported" and self._skip is not None:
             self._skip(f"{result.spec.id}: {result.reasons[0]}")
         if self._run.wishes.probe and result.status not in {"failed", "missing"}:
             return verdicts  # a trial asks whether it runs, not how fast
-        message = verdict.explain(result, verdicts)
-        if message:
-            raise BenchFailedError(message)
+        effect = self._run.gate.effects.get(result.spec.id, Effect())
+        message = self._run.message(result)
+        said = "\n".join(
+            [message, *effect.failures, *(f"  {note}" for note in effect.notes)] if message else effect.failures
+        )
+        if effect.xfail is not None and self._xfail is not None:
+            self._xfail(f"{effect.xfail}\n{said}")
+        if said:
+            raise BenchFailedError(said)
         return verdicts
 
     def _spec(self, cell_id: str) -> CellSpec:
@@ -94,6 +108,8 @@ class Silent:
     """A Progress that says nothing."""
 
     def phase(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
     def run_started(self, spec: CellSpec, run: int, attempt: int, reason: str, client: LlmClient) -> None: ...
 

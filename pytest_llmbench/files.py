@@ -1,14 +1,15 @@
-"""Files that are never half written, and the name of a session's folder."""
+"""Files that are never half written, and how runs are named, dated and referred to."""
 
 from __future__ import annotations
 
 import json
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from typing import Literal
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -34,3 +35,13 @@ def write_text(path: Path, text: str) -> None:
 def new_session() -> str:
     """A session's name: date and time (UTC), and four random digits for two in one second."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.urandom(2).hex()}"
+
+
+def now(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
+    """The time in UTC as ISO 8601; it labels, and nothing is reckoned with it."""
+    return datetime.now(UTC).isoformat(timespec=timespec)
+
+
+def relative(path: Path | str, base: Path) -> str:
+    """A path as seen from a folder, with slashes, so that documents can be moved together."""
+    return Path(os.path.relpath(path, base)).as_posix()

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from pytest_llmbench.errors import InputError, LlmbenchError
-from pytest_llmbench.files import new_session
+from pytest_llmbench.files import new_session, now, relative, write_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.bench import Bench
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.options import Settings
+    from pytest_llmbench.outcomes.file import VerdictFile
     from pytest_llmbench.plan_changes import PlanChanges
     from pytest_llmbench.records import CellSpec
     from pytest_llmbench.resume import Continue
     from pytest_llmbench.session import SetupRun
     from pytest_llmbench.terminal import Terminal
+    from pytest_llmbench.wishes import Gating
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 CARDS: pytest.StashKey[tuple[LoadedCard, ...]] = pytest.StashKey()
@@ -123,6 +125,8 @@ def _refuse_judged_probe(settings: Settings) -> None:
         "--llmbench-compare": settings.compare,
         "--llmbench-resume": settings.resume,
         "--llmbench-supplement": settings.supplement,
+        "--llmbench-accept": settings.accept,
+        "--llmbench-require-baseline": settings.require_baseline or None,
     }
     for flag, value in wishes.items():
         if settings.probe and value is not None:
@@ -176,6 +180,46 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
     if settings.compare is not None:
         for loaded in cards:
             saved.load(settings.storage, settings.compare, loaded.card.id)
+    _check_gate(settings)
+
+
+def _check_gate(settings: Settings) -> None:
+    """Refuse what cannot be judged by, before anything is measured. Raises InputError."""
+    from pytest_llmbench.marks import file as marks_file  # noqa: PLC0415
+
+    marks_file.read(settings.marks)
+    if settings.no_history:
+        for flag, given in (("--llmbench-accept", settings.accept), ("--llmbench-history", settings.history)):
+            if given is not None:
+                raise InputError(
+                    flag, given, "there is no history with --llmbench-no-history", "leave out one of the two"
+                )
+        if settings.require_baseline and settings.baseline is None:
+            raise InputError(
+                "--llmbench-require-baseline",
+                None,
+                "no baseline can be there without a history",
+                "leave out --llmbench-no-history, or name a file with --llmbench-baseline",
+            )
+    if settings.accept is not None and settings.baseline is not None:
+        raise InputError(
+            "--llmbench-accept",
+            settings.accept,
+            "a file of baselines is not changed by a session",
+            "accept without --llmbench-baseline, then write the file: llmbench baseline export",
+        )
+    if settings.baseline is not None:
+        from pytest_llmbench.history.file import BaselineFile  # noqa: PLC0415
+
+        BaselineFile.load(settings.baseline)
+    if _keeps_history(settings):
+        from pytest_llmbench.history.connect import check  # noqa: PLC0415 - a database package behind it
+
+        check(settings.storage, settings.history)
+
+
+def _keeps_history(settings: Settings) -> bool:
+    return not settings.no_history and not settings.probe
 
 
 def place_of(param: CellParam, cards: Sequence[LoadedCard]) -> tuple[int, int]:
@@ -211,6 +255,11 @@ class Setups:
         self.tables: list[tuple[Path, str]] = []
         self.broken_promises = False
         self.saved: list[tuple[str, str, str | None]] = []
+        self.forgotten: list[str] = []
+        self.verdict: VerdictFile | None = None
+        self.verdict_path = self.folder / "verdict.json"
+        self.other_failures = False
+        self._started = now()
         self._promised: dict[str, list[CellSpec]] = {}
         self._runs: dict[str, SetupRun] = {}
         self._current: SetupRun | None = None
@@ -272,6 +321,7 @@ class Setups:
                 plan_changes=_changes(settings).to_json(),
                 probe=settings.probe,
                 go_on=_continue(settings),
+                gating=_gating(settings),
             ),
             progress=terminal,
         )
@@ -286,18 +336,77 @@ class Setups:
             await self._current.stop()
             self._current = None
 
-    def finish(self) -> None:
-        """Write every run's documents. A promised cell without a number breaks a promise."""
+    def finish(self, pytest_code: int) -> int:
+        """Write every run's documents and the verdict file; the exit code of the session.
+
+        A promised cell without a number breaks a promise.
+        """
         for card_id, run in self._runs.items():
             report = run.finish()
             self.documents[card_id] = report.model_dump(mode="json")
             self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
             self.broken_promises |= not report.complete or any(run.saved.values())
             self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
+            self.forgotten += run.forgotten
+        broken = self.broken_promises or (self.forgotten and self.settings.accept)
+        code = 1 if pytest_code == 0 and broken else pytest_code
+        return self._conclude(code) if self._runs and not self.settings.probe else code
+
+    def _conclude(self, code: int) -> int:
+        from pytest_llmbench import outcomes  # noqa: PLC0415
+        from pytest_llmbench.outcomes.file import build, card_verdict  # noqa: PLC0415
+
+        judged = {card_id: run.judged() for card_id, run in self._runs.items()}
+        finished = now()
+
+        def verdict(base: Path) -> VerdictFile:
+            cards = [
+                (
+                    card_verdict(
+                        card_id,
+                        [outcomes.relative(cell, base) for cell in judged[card_id]],
+                        machine_key=run.gate.machine_key,
+                        machine_name=run.gate.machine_name,
+                        problems=run.problems,
+                        remeasured_s=run.remeasured_s,
+                        report=relative(run.folder / "report.json", base),
+                    ),
+                    judged[card_id],
+                )
+                for card_id, run in self._runs.items()
+            ]
+            return build(
+                session=self.session,
+                started=self._started,
+                finished=finished,
+                cards=cards,
+                pytest_code=code,
+                other_failures=self.other_failures,
+            )
+
+        for path in filter(None, (self.verdict_path, self.settings.verdict)):
+            self.verdict = verdict(path.parent)
+            write_json(path, self.verdict.model_dump(mode="json"))
+        assert self.verdict is not None
+        return self.verdict.exit_code
 
     def close(self) -> None:
         for run in self._runs.values():
             run.close()
+
+
+def _gating(settings: Settings) -> Gating:
+    from pytest_llmbench.wishes import Gating  # noqa: PLC0415
+
+    return Gating(
+        history=(settings.history or str(settings.storage / "history.sqlite")) if _keeps_history(settings) else None,
+        baseline_file=settings.baseline,
+        remeasure=settings.remeasure,
+        require_baseline=settings.require_baseline,
+        strict=settings.strict,
+        accept=settings.accept,
+        marks=settings.marks,
+    )
 
 
 # ---- fixtures ---------------------------------------------------------------------------------------------------------
@@ -332,7 +441,7 @@ async def bench(request: pytest.FixtureRequest, llmbench_setups: Setups) -> Asyn
 
     param = _param(request)
     run = await llmbench_setups.use(param.loaded, request.config.stash[TERMINAL], param.spec)
-    face = Bench(run, skip=pytest.skip)
+    face = Bench(run, skip=pytest.skip, xfail=pytest.xfail)
     yield face
     for result in face.measured:
         for summary in result.summaries:

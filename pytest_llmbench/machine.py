@@ -53,6 +53,14 @@ class Machine:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def identity(self) -> dict[str, Any]:
+        """What makes two machines one for a baseline: host, CPU, GPUs with UUID and power limit (GATE: "Baselines")."""
+        return {
+            "host_id": self.host_id,
+            "cpu": self.cpu,
+            "gpus": [[gpu.name, gpu.uuid, gpu.power_limit_w] for gpu in self.gpus],
+        }
+
 
 def detect() -> Machine:
     """Read the facts; what cannot be read is None, never 0."""

@@ -21,6 +21,19 @@ _VALUES: tuple[tuple[str, str, str], ...] = (
     ("compare", "NAME", "compare with the session saved under this name; refuses other cards and machines"),
     ("model", "PATH", "use this model file in place of the one that the card names (same size and hash)"),
     ("json", "PATH", "also write the report document to this path"),
+    (
+        "history",
+        "URL",
+        "where sessions are remembered: a file or a database URL (default: history.sqlite in the storage)",
+    ),
+    ("baseline", "FILE", "judge by the baselines of this file, in place of those that the history holds"),
+    (
+        "marks",
+        "FILE",
+        "the reviewed file of slow and flaky marks (default: llmbench-marks.json in pytest's root folder)",
+    ),
+    ("remeasure", "N", "measure a suspect cell again on at most N fresh servers before it is judged; 0: never"),
+    ("verdict", "PATH", "also write the verdict file to this path"),
     ("ready-timeout", "SECONDS", "how long a server may load before it counts as failed (default: 600)"),
     ("silence-timeout", "SECONDS", "how long a request may be silent before it counts as hung (default: 1800)"),
 )
@@ -30,8 +43,15 @@ _LISTS: tuple[tuple[str, str], ...] = (
     ("depths", "prompt tokens of prefill and context, in place of the card's (2048,16384)"),
     ("sizes", "context sizes of fit, in place of the card's (4096,8192)"),
 )
+# name, help; each is a switch --llmbench-NAME, an ini llmbench_NAME and a variable LLMBENCH_NAME.
+_SWITCHES: tuple[tuple[str, str], ...] = (
+    ("no-history", "neither remember this session nor judge by earlier ones"),
+    ("require-baseline", "a figure without a baseline fails"),
+    ("strict", "a figure that stays inconclusive fails"),
+)
 _COMPARE_FAIL = "compare-fail"
 DEFAULT_TOLERANCE = 0.10
+MOST_AGAIN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +79,15 @@ class Settings:
     resume: str | None = None
     supplement: str | None = None
     supplement_reason: str | None = None
+    history: str | None = None
+    no_history: bool = False
+    baseline: Path | None = None
+    marks: Path = Path("llmbench-marks.json")
+    remeasure: int | None = None
+    require_baseline: bool = False
+    strict: bool = False
+    accept: str | None = None
+    verdict: Path | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -72,6 +101,15 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(f"llmbench_{_key(name)}", text, default=None)
     for name, text in _LISTS:
         group.addoption(f"--llmbench-{name}", metavar="LIST", default=None, help=text)
+    for name, text in _SWITCHES:
+        group.addoption(f"--llmbench-{name}", action="store_true", default=None, help=text)
+        parser.addini(f"llmbench_{_key(name)}", text, type="bool", default=False)
+    group.addoption(
+        "--llmbench-accept",
+        metavar="REASON",
+        default=None,
+        help="start new baselines with this session, and say why; its figures are not compared with the old ones",
+    )
     group.addoption(
         "--llmbench-runs", metavar="N", default=None, help="runs (rounds) of every cell, in place of the card's"
     )
@@ -135,7 +173,6 @@ def read(config: pytest.Config) -> Settings | None:
         return None
     tolerance, tolerances = _tolerances(config.getoption(f"--llmbench-{_COMPARE_FAIL}") or ())
     parts = _value(config, "parts")
-    json_path, model = _value(config, "json"), _value(config, "model")
     return Settings(
         setups=tuple(base / Path(os.path.expandvars(s)).expanduser() for s in setups),
         storage=base / Path(os.path.expandvars(_value(config, "storage") or ".llmbench")).expanduser(),
@@ -145,8 +182,8 @@ def read(config: pytest.Config) -> Settings | None:
         compare=_name(config, "compare"),
         tolerance=tolerance,
         tolerances=tolerances,
-        model=base / Path(model).expanduser() if model else None,
-        json=base / Path(json_path).expanduser() if json_path else None,
+        model=_path(config, "model"),
+        json=_path(config, "json"),
         ready_timeout_s=_seconds(config, "ready-timeout", 600.0),
         silence_timeout_s=_seconds(config, "silence-timeout", 1800.0),
         variables=_variables(config.getoption("--llmbench-var") or ()),
@@ -158,6 +195,15 @@ def read(config: pytest.Config) -> Settings | None:
         resume=_run(config, "resume"),
         supplement=_run(config, "supplement"),
         supplement_reason=(config.getoption("--llmbench-supplement-reason") or "").strip() or None,
+        history=_history(config),
+        no_history=_switch(config, "no-history"),
+        baseline=_path(config, "baseline"),
+        marks=_path(config, "marks") or config.rootpath / "llmbench-marks.json",
+        remeasure=_count(config, "remeasure"),
+        require_baseline=_switch(config, "require-baseline"),
+        strict=_switch(config, "strict"),
+        accept=_reason(config, "accept"),
+        verdict=_path(config, "verdict"),
     )
 
 
@@ -178,6 +224,47 @@ def _value(config: pytest.Config, name: str) -> str | None:
         return flag
     ini: str | None = config.getini(f"llmbench_{_key(name)}")
     return ini or os.environ.get(f"LLMBENCH_{_key(name).upper()}") or None
+
+
+def _path(config: pytest.Config, name: str) -> Path | None:
+    text = _value(config, name)
+    return config.invocation_params.dir / Path(text).expanduser() if text else None
+
+
+def _history(config: pytest.Config) -> str | None:
+    """A database's URL as it is; a file's path made absolute."""
+    text = _value(config, "history")
+    return text if text is None or "://" in text else str(_path(config, "history"))
+
+
+def _switch(config: pytest.Config, name: str) -> bool:
+    if config.getoption(f"--llmbench-{name}") or config.getini(f"llmbench_{_key(name)}"):
+        return True
+    variable = f"LLMBENCH_{_key(name).upper()}"
+    word = os.environ.get(variable, "").strip().lower()
+    if word not in {"", "0", "1", "false", "true", "no", "yes", "off", "on"}:
+        raise pytest.UsageError(f"{variable} = {word!r}: neither yes nor no\n  remedy: {variable}=1, or unset it")
+    return word in {"1", "true", "yes", "on"}
+
+
+def _count(config: pytest.Config, name: str) -> int | None:
+    text = _value(config, name)
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) > MOST_AGAIN:
+        raise pytest.UsageError(
+            f"--llmbench-{name} = {text!r}: not a whole number from 0 to {MOST_AGAIN}\n  remedy: --llmbench-{name} 3"
+        )
+    return int(text)
+
+
+def _reason(config: pytest.Config, name: str) -> str | None:
+    text: str | None = config.getoption(f"--llmbench-{name}")
+    if text is not None and not text.strip():
+        raise pytest.UsageError(
+            f'--llmbench-{name}: says no reason\n  remedy: --llmbench-{name} "new driver: 2 % slower, and we need it"'
+        )
+    return text.strip() if text else None
 
 
 def _name(config: pytest.Config, option: str) -> str | None:

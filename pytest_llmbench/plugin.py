@@ -177,6 +177,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, errors.LlmbenchError):
         report.longrepr = terminal.Message(item.location, str(call.excinfo.value))
+    elif report.failed and (setups := item.config.stash.get(SETUPS, None)) is not None:
+        setups.other_failures = True  # what no benchmark says must not end under a benchmark's exit code
     return report
 
 
@@ -184,9 +186,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     """Write the documents before pytest-json-report writes its own, and let no promised cell end in silence."""
     if (setups := session.config.stash.get(SETUPS, None)) is not None:
-        setups.finish()
-        if setups.broken_promises and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = setups.finish(int(session.exitstatus))
     return (yield)
 
 

@@ -13,12 +13,12 @@ import itertools
 import os
 import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_llmbench import stats
 from pytest_llmbench.client import parse
 from pytest_llmbench.errors import ServerError
+from pytest_llmbench.files import now
 from pytest_llmbench.measure import PARTS
 from pytest_llmbench.measure.part import RunFacts, Sent, read_run
 from pytest_llmbench.records import Attempt
@@ -59,6 +59,9 @@ class Progress(Protocol):
     """Told what happens, so that a person sees it. Must return at once."""
 
     def phase(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
 
     def run_started(self, spec: CellSpec, run: int, attempt: int, reason: str, client: LlmClient) -> None: ...
 
@@ -120,12 +123,12 @@ class Runner:
         """
         await self._end_abandoned()
         self._measuring = asyncio.current_task()
-        spec, attempts = result.spec, list(result.attempts)
+        spec, attempts = replace(result.spec, runs=runs_again(result.spec)), list(result.attempts)
         before = self.servers.starts
         broken: str | None = None
         try:
             await self.servers.drop(reason)
-            for run in range(1, runs_again(spec) + 1):
+            for run in range(1, spec.runs + 1):
                 await self.run(spec, run, attempts, reason=reason, again=nth)
         except ServerError as exc:  # this start says nothing; the ones before it still count
             broken = str(exc)
@@ -208,7 +211,7 @@ class Runner:
 
     async def _cold_attempt(self, spec: CellSpec, run: int, number: int, reason: str, again: int) -> Attempt:
         """Start a server for this attempt alone and measure on it; a start that fails is the attempt's failure."""
-        wall, t_start = _now(), time.monotonic_ns()
+        wall, t_start = now("milliseconds"), time.monotonic_ns()
         try:
             live = await self.servers.cold(f"{spec.id} starts its own", PARTS[spec.part].changes(spec))
         except ServerError as exc:
@@ -262,7 +265,7 @@ class Runner:
         prompts = [await self._prompts(spec, run, number, request, live.client) for request in wanted]
         bodies = [self._body(spec, prompt) for prompt in prompts]
         ids = [f"{spec.id}/{run}/{number}/{request}/s{live.server.start_number}" for request in wanted]
-        wall = _now()
+        wall = now("milliseconds")
         self._watch.begin(_label(spec, run, number))
         try:
             with _gc_frozen():
@@ -393,10 +396,6 @@ def _log_end(server: RunningServer, lines: int = 8) -> str:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 16384))
         text = file.read().decode("utf-8", "replace")
     return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @contextlib.contextmanager

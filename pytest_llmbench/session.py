@@ -6,8 +6,8 @@ and what became of it. ``bench.Bench`` is the face of it that a test sees.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import contract as contracts
@@ -17,12 +17,14 @@ from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
 from pytest_llmbench.engine.command import Arguments
 from pytest_llmbench.errors import InputError, LlmbenchError, PromiseBrokenError
-from pytest_llmbench.files import write_json, write_text
+from pytest_llmbench.files import now, write_json, write_text
 from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
+from pytest_llmbench.judging import Gate
 from pytest_llmbench.measure import PARTS, request
 from pytest_llmbench.measure.validity import Bounds
+from pytest_llmbench.records import CellResult
 from pytest_llmbench.report import document, table
 from pytest_llmbench.runner import RetryPolicy, Runner, why_again
 from pytest_llmbench.servers import Servers
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.engine import RunningServer
-    from pytest_llmbench.records import CellResult, CellSpec, Verdict
+    from pytest_llmbench.outcomes import JudgedCell
+    from pytest_llmbench.records import CellSpec, CellStatus, Verdict
     from pytest_llmbench.resume import Continue
     from pytest_llmbench.runner import Progress
     from pytest_llmbench.servers import Changes, Live
@@ -51,7 +54,8 @@ NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fai
 class SetupRun:
     """One card in one session.
 
-    saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was).
+    saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was); forgotten: why the
+    history does not have this run. remeasured_s: seconds spent on fresh servers before a verdict.
     folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
     """
@@ -73,10 +77,11 @@ class SetupRun:
         self.searched: dict[str, CellResult] = {}
         self.verdicts: dict[str, tuple[Verdict, ...]] = {}
         self.problems: list[str] = []
+        self.forgotten: list[str] = []
         self.saved: dict[str, str | None] = {}
         self.environment: dict[str, Any] = {}
         self.contract = contracts.Contract(card.id, self.cells, tuple(left_out), (), {})
-        self._started = _now()
+        self._started = now()
         self._saved: dict[str, Any] | None = None
         self._key: dict[str, Any] = {}
         self._journal: Journal | None = None
@@ -85,6 +90,8 @@ class SetupRun:
         self._hopeless: LlmbenchError | None = None
         self._promised = False
         self._impossible: dict[str, str] = {}
+        self.gate = Gate(wishes.gating, wishes.storage, card.id)
+        self.remeasured_s = 0.0
         self._going_on: GoingOn | None = None
         self._bounds = Bounds(
             decode_within=card.client_check.decode_within,
@@ -125,6 +132,8 @@ class SetupRun:
         setup = self._check_promises()
         if self.wishes.go_on is not None:
             self._going_on = self._go_on(self.wishes.go_on, setup)
+        if not self.wishes.probe:
+            self.gate.open(self._key, self.environment)
         self._journal = Journal(self.folder)
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
         if self._going_on is not None:
@@ -197,11 +206,7 @@ class SetupRun:
         self._key = {
             "card_id": self.card.id,
             "card": self._identity(setup),
-            "machine": {
-                "host_id": here.host_id,
-                "cpu": here.cpu,
-                "gpus": [[gpu.name, gpu.uuid, gpu.power_limit_w] for gpu in here.gpus],
-            },
+            "machine": here.identity(),
         }
         if self.wishes.compare is not None:
             self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
@@ -286,6 +291,7 @@ class SetupRun:
             "server_changes": {spec.id: changes for spec in self.cells if (changes := PARTS[spec.part].changes(spec))},
             "retries": plain(RetryPolicy()),
             "watch": self.environment["watch"],
+            "gate": self.gate.terms(),
             "compare": None
             if compare is None
             else {"name": compare.name, "tolerance": compare.tolerance, "tolerances": dict(compare.tolerances)},
@@ -352,19 +358,33 @@ class SetupRun:
             self._journal.event("cell", cell=spec.id, status="unsupported", reasons=[why], summaries=[])
         return stats.unsupported(spec, self.card.id, why)
 
+    async def settled(self, result: CellResult) -> CellResult:
+        """Measure a cell again on fresh servers while a figure of it is suspect (GATE), as often as was allowed."""
+        if self.wishes.probe or self._runner is None or result.status != "measured":
+            return result
+        kinds = PARTS[result.spec.part].kinds
+        while suspects := self.gate.suspects(result, kinds):
+            nth = max((attempt.again for attempt in result.attempts), default=0) + 1
+            reason = f"suspect: {'; '.join(suspects)}"
+            self._progress.note(f"{result.spec.id} {reason}: measuring again on fresh server {nth}")
+            began = time.monotonic()
+            result = await self._runner.measure_again(result, nth, reason)
+            self.remeasured_s += time.monotonic() - began
+            self.results[result.spec.id] = result
+        return result
+
     def judge(self, result: CellResult) -> tuple[Verdict, ...]:
         """The verdicts of a cell's figures, kept for the document; a probe is not judged."""
         if self.wishes.probe:
             return ()
-        part = PARTS[result.spec.part]
         limits = self.card.thresholds.get(result.spec.id, {})
         references = None
         if self._saved is not None and self.wishes.compare is not None:
             compare = self.wishes.compare
             references = saved.references(self._saved, result.spec.id, compare.tolerances, compare.tolerance)
-        verdicts = verdict.judge(
+        verdicts = self.gate.judge(
             result,
-            part.kinds,
+            PARTS[result.spec.part].kinds,
             {name: verdict.Threshold(limit.floor, limit.target) for name, limit in limits.items()},
             references,
         )
@@ -372,6 +392,11 @@ class SetupRun:
         if self._journal is not None:
             self._journal.event("verdicts", cell=result.spec.id, verdicts=verdicts)
         return verdicts
+
+    def message(self, result: CellResult) -> str:
+        """Everything that a failing cell has to say; empty for one that passes."""
+        verdicts = self.verdicts.get(result.spec.id, ())
+        return verdict.explain(result, verdicts, facts=self.gate.facts(result, verdicts))
 
     # ---- ending ----
 
@@ -393,7 +418,7 @@ class SetupRun:
         report = document.build(
             session=self.session,
             started=self._started,
-            finished=_now(),
+            finished=now(),
             card=self.card.as_json(),
             contract=self.contract,
             environment=self.environment,
@@ -425,12 +450,24 @@ class SetupRun:
                     run_folder=self.folder.name,
                     results=self.results.values(),
                 )
+        self.forgotten = self.gate.remember(content, self.folder)
         if self._journal is not None:
-            self._journal.event("report", complete=report.complete, problems=self.problems)
+            self._journal.event("report", complete=report.complete, problems=self.problems, forgotten=self.forgotten)
         return report
+
+    def judged(self) -> list[JudgedCell]:
+        """Every promised cell with what was decided about it, after ``finish``."""
+        results = {spec.id: self.results.get(spec.id) or self._without_result(spec) for spec in self.cells}
+        return list(self.gate.judged(results, self.verdicts, lambda part: PARTS[part].kinds))
+
+    def _without_result(self, spec: CellSpec) -> CellResult:
+        status: CellStatus = "failed" if self.problems else "missing"
+        reasons = tuple(self.problems) or ("the session ended before this cell was measured",)
+        return CellResult(spec, self.card.id, status, attempts=(), summaries=(), reasons=reasons)
 
     def close(self) -> None:
         """Close the journal; after the server has stopped, for that is written into it too."""
+        self.gate.close()
         if self._watch is not None:
             self._watch.close()
         if self._journal is not None:
@@ -448,7 +485,3 @@ def _changed(card: SetupCard, changes: Changes, *, known: bool = False) -> Setup
     for flag, value in changes:
         args = args.set(flag, value if known else "0")
     return card.model_copy(update={"server": card.server.model_copy(update={"args": args.tokens})}) if changes else card
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -76,11 +76,37 @@ class Terminal:
                 terminalreporter.write_line(f'saved: {card} as "{name}"')
             else:
                 terminalreporter.write_line(f'NOT saved: {card} as "{name}": {why_not}', red=True)
+        self._say_verdict(terminalreporter)
+
+    def _say_verdict(self, reporter: pytest.TerminalReporter) -> None:
+        """A line for every figure that moved, what the history proposes, and where it stands."""
+        setups = self._config.stash[SETUPS]
+        for line in setups.forgotten:
+            reporter.write_line(line, red=True)
+        found = setups.verdict
+        if found is None:
+            return
+        for line in found.summary:
+            reporter.write_line(line)
+        for card in found.cards:
+            for cell in card.cells:
+                for proposal in cell.proposals:
+                    what = f"{proposal.mark} mark {'proposed' if proposal.action == 'add' else 'no longer needed'}"
+                    reporter.write_line(f"{what} for {cell.id} of {card.card}: {proposal.lines[0]} (llmbench marks)")
+            if card.remeasured_minutes:
+                reporter.write_line(f"measured again on fresh servers: {card.remeasured_minutes:.1f} min")
+        failed = f"{found.category}: exit code {found.exit_code}" if found.category else "nothing failed"
+        reporter.write_line(f"verdict: {setups.verdict_path} ({failed})")
 
     # ---- progress (runner.Progress) ----
 
     def phase(self, text: str) -> None:
         self._show(text, None)
+
+    def note(self, text: str) -> None:
+        self._quiet()
+        if self._screen is not None:
+            self._screen.line(f"  {text}")
 
     def run_started(self, spec: CellSpec, run: int, attempt: int, reason: str, client: LlmClient) -> None:
         which = "warm-up" if run == 0 else f"run {run} of {spec.runs}"

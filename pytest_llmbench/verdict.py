@@ -1,20 +1,24 @@
-"""Summary + thresholds + saved reference → a verdict that explains itself. Pure: can be judged again offline.
+"""Summary + thresholds + the gate's decision or a saved reference → a verdict that explains itself. Pure.
 
-First form of the gate: thresholds of the card, and medians compared with a saved session within a stated tolerance.
+Three things may speak of a figure: a limit of the card, the baseline (``gate.rule``, with error rates), and one saved session
+within a stated tolerance (a plain comparison, without any).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.gate import messages
 from pytest_llmbench.records import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_llmbench.figure_kinds import FigureKind
-    from pytest_llmbench.records import CellResult, Direction, Summary, VerdictKind
+    from pytest_llmbench.gate.decision import Decision
+    from pytest_llmbench.records import Baseline, CellResult, Direction, Summary, VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,31 @@ class Reference:
     tolerance: float
 
 
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """What the gate says of a cell's figures. decisions, baselines: by figure.
+
+    require: a figure without a baseline fails; why_none: lines that say what the baselines that there are differ in. strict:
+    what stays inconclusive fails. accept: the reason why the cell's figures start new baselines instead of being compared.
+    """
+
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    require: bool = False
+    strict: bool = False
+    accept: str | None = None
+    why_none: tuple[str, ...] = ()
+
+
+UNGATED = Gated()
+
+
 def judge(
     result: CellResult,
     kinds: Sequence[FigureKind],
     thresholds: Mapping[str, Threshold],
     references: Mapping[str, Reference] | None,
+    gate: Gated = UNGATED,
 ) -> tuple[Verdict, ...]:
     """Judge every measured figure of a cell.
 
@@ -57,12 +81,17 @@ def judge(
             verdicts.append(Verdict(cell, summary.name, "inconclusive", failed=True, lines=(line,)))
         if summary.median is None or not (summary.name in gated or summary.name in thresholds):
             continue
-        verdicts.append(_judge_one(result, summary, thresholds.get(summary.name), references))
+        found = _judge_one(result, summary, thresholds.get(summary.name), references, gate)
+        verdicts.append(_with_numbers(found, gate.decisions.get(summary.name)))
     return tuple(verdicts)
 
 
 def _judge_one(
-    result: CellResult, summary: Summary, threshold: Threshold | None, references: Mapping[str, Reference] | None
+    result: CellResult,
+    summary: Summary,
+    threshold: Threshold | None,
+    references: Mapping[str, Reference] | None,
+    gate: Gated,
 ) -> Verdict:
     assert summary.median is not None
     value, cell = summary.median, result.spec.id
@@ -70,13 +99,18 @@ def _judge_one(
     target = threshold.target if threshold else None
     if floor is not None and worse_by(value, floor, summary.direction) > 0:
         return _missed(cell, summary, "below floor", "floor", floor)
+    decision = gate.decisions.get(summary.name)
+    if decision is not None and decision.kind == "regressed":
+        return _decided(cell, summary, decision, gate)
     reference = references.get(summary.name) if references is not None else None
-    if reference is not None:
-        worse = worse_by(value, reference.value, summary.direction)
-        if worse > reference.tolerance:
-            return _compared(cell, summary, "regressed", reference, failed=True)
+    if reference is not None and worse_by(value, reference.value, summary.direction) > reference.tolerance:
+        return _compared(cell, summary, "regressed", reference, failed=True)
     if target is not None and worse_by(value, target, summary.direction) > 0:
         return _missed(cell, summary, "below target", "target", target)
+    if gate.accept is not None:
+        return _accepted(cell, summary, gate.accept, gate.baselines.get(summary.name))
+    if decision is not None and (decision.kind != "no baseline" or gate.require or reference is None):
+        return _decided(cell, summary, decision, gate)
     if reference is not None:
         better = -worse_by(value, reference.value, summary.direction)
         kind: VerdictKind = "improved" if better > reference.tolerance else "ok"
@@ -85,6 +119,50 @@ def _judge_one(
         line = f"{name_of(cell, summary)}: {shown(value, summary.unit)}; the saved session has no such figure"
         return Verdict(cell, summary.name, "no baseline", failed=False, lines=(line,), value=value)
     return Verdict(cell, summary.name, "ok", failed=False, lines=(), value=value)
+
+
+def _decided(cell: str, summary: Summary, decision: Decision, gate: Gated) -> Verdict:
+    kind: VerdictKind = "inconclusive" if decision.kind == "measure again" else decision.kind
+    baseline = gate.baselines.get(summary.name)
+    lines = messages.explain(decision, name_of(cell, summary), summary.unit, baseline, summary.values)
+    failed = kind == "regressed" or (kind == "inconclusive" and gate.strict) or (kind == "no baseline" and gate.require)
+    if kind == "no baseline" and gate.require:
+        lines = (*lines, "a baseline is required (--llmbench-require-baseline)", *gate.why_none)
+    return Verdict(
+        cell,
+        summary.name,
+        kind,
+        failed=failed,
+        lines=lines,
+        value=summary.median,
+        reference=decision.reference,
+        change=decision.change,
+    )
+
+
+def _with_numbers(verdict: Verdict, decision: Decision | None) -> Verdict:
+    """What the gate reckoned stands beside every verdict, whoever's it is: marks and the history are made of it."""
+    if decision is None:
+        return verdict
+    return replace(
+        verdict,
+        interval=decision.interval,
+        resolves=decision.resolves,
+        sigma=decision.sigma,
+        again=decision.again,
+        dip=decision.dip,
+        clear=decision.clear,
+    )
+
+
+def _accepted(cell: str, summary: Summary, reason: str, before: Baseline | None) -> Verdict:
+    assert summary.median is not None
+    was = ""
+    if before is not None and before.values:
+        middle = statistics.median(before.values)
+        was = f"; was {shown(middle, summary.unit)} ({summary.median / middle - 1:+.1%})"
+    line = f"{name_of(cell, summary)}: {shown(summary.median, summary.unit)} starts a new baseline{was}; accepted: {reason}"
+    return Verdict(cell, summary.name, "no baseline", failed=False, lines=(line,), value=summary.median)
 
 
 def worse_by(value: float, reference: float, direction: Direction) -> float:
@@ -100,9 +178,8 @@ def name_of(cell: str, summary: Summary) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    """A value as people read it: four significant digits at most, with its unit."""
-    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
-    return f"{value:,.{digits}f} {unit}"
+    """A value as people read it, with its unit."""
+    return messages.shown(value, unit)
 
 
 def _missed(cell: str, summary: Summary, kind: VerdictKind, word: str, limit: float) -> Verdict:
@@ -158,17 +235,19 @@ def explain(result: CellResult, verdicts: Sequence[Verdict], *, facts: Sequence[
     for verdict in failed:
         lines.append(verdict.lines[0])
         lines += [f"  {line}" for line in verdict.lines[1:]]
-    lines += [f"  {line}" for line in (*_runs(result), *facts, *_where(result))]
+    told = {verdict.figure for verdict in failed if verdict.interval is not None}
+    lines += [f"  {line}" for line in (*facts, *_runs(result, told), *_where(result))]
     return "\n".join(lines)
 
 
-def _runs(result: CellResult) -> list[str]:
+def _runs(result: CellResult, told: Collection[str]) -> list[str]:
+    """What was promised, and the runs of every figure whose runs are not told already."""
     spec = result.spec
     asked = f", up to {spec.max_tokens} tokens each" if spec.max_tokens else ""
     prompt = f" on a prompt of exactly {spec.prompt_tokens} tokens" if spec.prompt_tokens else ""
     lines = [f"promised: {spec.runs} run{'s' if spec.runs > 1 else ''}{prompt}{asked}"]
     for summary in result.summaries:
-        if summary.values:
+        if summary.values and summary.name not in told:
             spread = f" (CV {summary.cv:.1%})" if summary.cv is not None else ""
             label = f" [{summary.label}]" if summary.label else ""
             values = " ".join(shown(v, "").strip() for v in summary.values)
@@ -190,6 +269,24 @@ def repeats(attempts: Sequence[tuple[int, int, str]], limit: int = 160) -> list[
             why = why if len(why) <= limit else f"{why[: limit - 1]}…"
             lines.append(f"run {run} was made {len(made)} times: {why}")
     return lines
+
+
+def machine_line(result: CellResult) -> str | None:
+    """What the watch saw during the runs that count: foreign load, heat, throttling; None where nothing was watched."""
+    seen = [a.details["watch"] for a in result.attempts if a.guard == "clean" and "watch" in a.details]
+    if not seen:
+        return None
+    foreign = max((one["max_foreign_share"] or 0.0 for one in seen), default=0.0)
+    words = [f"foreign load at most {foreign:.0%} of one core" if foreign >= 0.01 else "no foreign load"]
+    steal = max((one["max_steal_share"] or 0.0 for one in seen), default=0.0)
+    words += [f"steal up to {steal:.0%}"] if steal >= 0.01 else []
+    gpus = [gpu for one in seen for gpu in one.get("gpus") or ()]
+    heat = [gpu["temperature_max_c"] for gpu in gpus if gpu.get("temperature_max_c") is not None]
+    words += [f"{max(heat):.0f} °C"] if heat else []
+    throttled = [gpu["throttled_share"] for gpu in gpus if gpu.get("throttled_share") is not None]
+    if throttled:
+        words.append(f"throttled {max(throttled):.0%} of the time" if max(throttled) > 0 else "not throttled")
+    return f"machine: {', '.join(words)}"
 
 
 def _first_line(text: str) -> str:

@@ -22,6 +22,24 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Gating:
+    """How a run is judged by earlier ones.
+
+    history: a database's URL or a file; None: neither remembered nor judged by. baseline_file: baselines of a file in place of
+    the history's. remeasure: most fresh servers per suspect cell, None: as many as the rule asks for. accept: the reason
+    why this session starts new baselines. marks: the reviewed file, where there is one.
+    """
+
+    history: str | None = None
+    baseline_file: Path | None = None
+    remeasure: int | None = None
+    require_baseline: bool = False
+    strict: bool = False
+    accept: str | None = None
+    marks: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wishes:
     """What the caller wants of a run beside the card."""
 
@@ -36,3 +54,4 @@ class Wishes:
     plan_changes: Mapping[str, Any] = field(default_factory=dict)
     probe: bool = False
     go_on: Continue | None = None
+    gating: Gating = Gating()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
+
+from pytest_llmbench import files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from pytest_llmbench.records import Baseline, CellResult, CellStatus, Verdict, VerdictKind
 
@@ -52,6 +55,14 @@ class JudgedCell:
 
     def is_covered(self, verdict: Verdict) -> bool:
         return verdict.failed and verdict.kind in COVERABLE and verdict.figure in self.covered
+
+
+def relative(cell: JudgedCell, base: Path) -> JudgedCell:
+    """The cell with its files as seen from a folder."""
+    result = cell.result
+    raw = None if result.raw_file is None else files.relative(result.raw_file, base)
+    logs = tuple(files.relative(log, base) for log in result.server_logs)
+    return replace(cell, result=replace(result, raw_file=raw, server_logs=logs))
 
 
 def category_of(cell: JudgedCell) -> Category | None:

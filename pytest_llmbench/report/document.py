@@ -4,19 +4,19 @@ prints its JSON Schema."""
 from __future__ import annotations
 
 import json
-import os
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_llmbench import __version__, stats
+from pytest_llmbench.files import relative
 from pytest_llmbench.journal import plain
 from pytest_llmbench.records import CellStatus, Direction, VerdictKind  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from pytest_llmbench.contract import Contract
     from pytest_llmbench.figure_kinds import PartFigures
@@ -228,8 +228,8 @@ def _cell(
         sessions=(),
         replaced=None,
         notes=(),
-        raw_file=_relative(result.raw_file, base) if result and result.raw_file else None,
-        server_logs=tuple(_relative(log, base) for log in result.server_logs) if result else (),
+        raw_file=relative(result.raw_file, base) if result and result.raw_file else None,
+        server_logs=tuple(relative(log, base) for log in result.server_logs) if result else (),
     )
 
 
@@ -239,11 +239,7 @@ def _sessions(result: CellResult | None, session: str) -> tuple[str, ...]:
 
 
 def _earlier(replaced: Mapping[str, Any] | None, base: Path) -> dict[str, Any] | None:
-    return None if replaced is None else dict(replaced) | {"raw_file": _relative(replaced["raw_file"], base)}
-
-
-def _relative(path: str, base: Path) -> str:
-    return Path(os.path.relpath(path, base)).as_posix()
+    return None if replaced is None else dict(replaced) | {"raw_file": relative(replaced["raw_file"], base)}
 
 
 def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:

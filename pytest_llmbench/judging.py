@@ -1,0 +1,250 @@
+"""The gate of one run: what its figures are compared with, what must be measured again, and what is remembered."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench import stats, verdict
+from pytest_llmbench.errors import LlmbenchError
+from pytest_llmbench.gate.rule import RULE, decide
+from pytest_llmbench.history import keys
+from pytest_llmbench.marks import effect as effects
+from pytest_llmbench.marks import file as marks_file
+from pytest_llmbench.marks import propose
+from pytest_llmbench.marks.evidence import FigureHistory
+from pytest_llmbench.outcomes import JudgedCell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_llmbench.figure_kinds import FigureKind
+    from pytest_llmbench.gate.decision import Decision
+    from pytest_llmbench.gate.machine import Machine
+    from pytest_llmbench.history.file import BaselineFile
+    from pytest_llmbench.history.store import Store
+    from pytest_llmbench.marks.effect import Effect
+    from pytest_llmbench.marks.file import Marks
+    from pytest_llmbench.marks.propose import Proposal
+    from pytest_llmbench.records import Baseline, CellResult, Verdict
+    from pytest_llmbench.wishes import Gating
+
+# As many sessions as tell how far the machine moves; more would ask about another season.
+MACHINE_SESSIONS = 30
+# Enough for ten usable sessions among disturbed ones.
+OUTCOMES = 50
+
+
+class Gate:
+    """Judges the cells of one run by earlier sessions, and remembers the run when it is over.
+
+    storage: the folder of the runs. Opened once the identity of card and machine is known; before that, and for a probe, it
+    judges by thresholds alone.
+    """
+
+    def __init__(self, gating: Gating, storage: Path, card_id: str) -> None:
+        self._gating, self._storage, self._card_id = gating, storage, card_id
+        self._store: Store | None = None
+        self._file: BaselineFile | None = None
+        self._machine: Machine | None = None
+        self._identity: Mapping[str, Any] | None = None
+        self._environment: Mapping[str, Any] = {}
+        self._marks: Marks = marks_file.read(gating.marks) if gating.marks is not None else marks_file.Marks()
+        self.baselines: dict[tuple[str, str], Baseline] = {}
+        self.effects: dict[str, Effect] = {}
+
+    @property
+    def most_again(self) -> int:
+        """Fresh servers that one suspect cell may cost."""
+        return RULE.remeasures if self._gating.remeasure is None else self._gating.remeasure
+
+    @property
+    def machine_key(self) -> str | None:
+        return keys.machine_key(self._identity) if self._identity is not None else None
+
+    @property
+    def machine_name(self) -> str | None:
+        return keys.machine_label(self._identity["machine"]) if self._identity is not None else None
+
+    def open(self, identity: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+        """Read what the figures of this identity are compared with. Raises InputError where it cannot be read."""
+        from pytest_llmbench.history.file import BaselineFile  # noqa: PLC0415
+        from pytest_llmbench.history.store import Store  # noqa: PLC0415 - a database package behind it
+
+        self._identity, self._environment = identity, environment
+        if self._gating.history is not None:
+            self._store = Store.open(self._storage, self._gating.history)
+            self._machine = self._store.machine_state(identity, MACHINE_SESSIONS)
+        if self._gating.baseline_file is not None:
+            self._file = BaselineFile.load(self._gating.baseline_file)
+            self._file.refuse_other(identity, self._gating.baseline_file)
+        source = self._file or self._store
+        self.baselines = source.baselines_of(identity) if source is not None else {}
+
+    def terms(self) -> dict[str, Any]:
+        """For the contract: the rule, and what every figure is to be compared with, fixed before the first request."""
+        return {
+            "rule": asdict(RULE),
+            "most_fresh_servers": self.most_again,
+            "require_baseline": self._gating.require_baseline,
+            "strict": self._gating.strict,
+            "accept": self._gating.accept,
+            "machine": asdict(self._machine) if self._machine is not None else None,
+            "baselines": {
+                f"{cell} {figure}": asdict(baseline) for (cell, figure), baseline in sorted(self.baselines.items())
+            },
+        }
+
+    # ---- a cell ----
+
+    def decisions(self, result: CellResult, kinds: Sequence[FigureKind]) -> dict[str, Decision]:
+        """The rule's word for each judged figure of a cell; none where nothing is remembered, or it starts anew."""
+        if self._identity is None or (self._store is None and self._file is None) or self._gating.accept is not None:
+            return {}
+        gated = {kind.name for kind in kinds if kind.gated and kind.direction != "none"}
+        made = max((attempt.again for attempt in result.attempts), default=0)
+        return {
+            summary.name: self._decide(result, summary.name, summary.median, summary.direction, made)
+            for summary in result.summaries
+            if summary.name in gated and summary.median is not None
+        }
+
+    def _decide(self, result: CellResult, figure: str, value: float, direction: Any, made: int) -> Decision:
+        baseline = self.baselines.get((result.spec.id, figure))
+        again = stats.again_medians(result.attempts, figure)
+        left = max(0, min(self.most_again - made, RULE.remeasures - len(again)))
+        return decide(value, again, baseline, direction, RULE, left, machine=self._machine)
+
+    def suspects(self, result: CellResult, kinds: Sequence[FigureKind]) -> list[str]:
+        """Figures that one more fresh server must decide, in words."""
+        found = []
+        for name, one in self.decisions(result, kinds).items():
+            if one.kind == "measure again":
+                assert one.reference is not None
+                unit = result.summary(name).unit
+                found.append(f"{name} {verdict.shown(one.value, unit)}, was {verdict.shown(one.reference, unit)}")
+        return found
+
+    def judge(
+        self,
+        result: CellResult,
+        kinds: Sequence[FigureKind],
+        thresholds: Mapping[str, verdict.Threshold],
+        references: Mapping[str, verdict.Reference] | None,
+    ) -> tuple[Verdict, ...]:
+        """The verdicts of a cell's figures."""
+        cell = result.spec.id
+        judged = verdict.judge(
+            result,
+            kinds,
+            thresholds,
+            references,
+            gate=verdict.Gated(
+                decisions=self.decisions(result, kinds),
+                baselines={figure: one for (of, figure), one in self.baselines.items() if of == cell},
+                require=self._gating.require_baseline,
+                strict=self._gating.strict,
+                accept=self._gating.accept,
+                why_none=self._why_no_baseline(),
+            ),
+        )
+        self.effects[cell] = effects.effect(
+            self._marks.marks,
+            card=self._card_id,
+            cell=cell,
+            machine_key=self.machine_key or "",
+            status=result.status,
+            verdicts=judged,
+            today=_today(),
+        )
+        return judged
+
+    def _why_no_baseline(self) -> tuple[str, ...]:
+        source = self._file or self._store
+        if self._identity is None or source is None or self.baselines:
+            return ()
+        return source.other_machines(self._identity)
+
+    def facts(self, result: CellResult, verdicts: Sequence[Verdict]) -> list[str]:
+        """What a failure's message says beside the numbers: the machine, and what changed since the baseline."""
+        moved = [one for one in verdicts if one.kind in {"regressed", "improved", "inconclusive"} and one.interval]
+        if not moved:
+            return []
+        lines = [machine] if (machine := verdict.machine_line(result)) else []
+        source = self._file or self._store
+        if source is not None and self._identity is not None:
+            changed = source.changed_since(self._identity, result.spec.id, moved[0].figure, self._environment)
+            lines.append(f"changed since the baseline: {'; '.join(changed) if changed else 'nothing that is recorded'}")
+        return lines
+
+    # ---- the whole run ----
+
+    def remember(self, document: Mapping[str, Any], folder: Path) -> list[str]:
+        """Keep the run in the history, start new baselines where that was asked for; what could not be done, in words.
+
+        A history that fails takes nothing away: the documents are written, and it can be rebuilt from them.
+        """
+        if self._store is None or document["probe"]:
+            return []
+        try:
+            self._store.record(document, folder)
+            if self._gating.accept is not None:
+                cells = [cell["id"] for cell in document["cells"] if cell["status"] == "measured"]
+                if cells:
+                    self._store.accept(self._card_id, cells, why=self._gating.accept, since=document["session"])
+        except LlmbenchError as exc:
+            return [f"not remembered: {exc}"]
+        return []
+
+    def judged(
+        self, results: Mapping[str, CellResult], verdicts: Mapping[str, Sequence[Verdict]], kinds: Any
+    ) -> Iterator[JudgedCell]:
+        """Every cell with all that was decided about it, and what its history proposes."""
+        for cell, result in results.items():
+            effect = self.effects.get(cell, effects.Effect())
+            histories = self._histories(cell, kinds(result.spec.part))
+            trouble = propose.machine_trouble(histories)
+            yield JudgedCell(
+                result=result,
+                verdicts=tuple(verdicts.get(cell, ())),
+                covered=effect.covered,
+                mark_failures=effect.failures,
+                notes=(*effect.notes, *([f"{cell}: {trouble}"] if trouble else ())),
+                marks=effect.applied,
+                proposals=self._proposals(cell, histories),
+                baselines={figure: one for (of, figure), one in self.baselines.items() if of == cell},
+            )
+
+    def _histories(self, cell: str, kinds: Sequence[FigureKind]) -> list[FigureHistory]:
+        if self._store is None or self._identity is None or cell not in self._identity["card"]["cells"]:
+            return []
+        key, machine = keys.cell_key(self._identity, cell), keys.machine_key(self._identity)
+        accepted = self._store.accepted_when(key, machine)
+        return [
+            FigureHistory(
+                kind.name,
+                kind.direction,
+                self._store.outcomes(key, machine, kind.name, OUTCOMES),
+                accepted.get(kind.name),
+            )
+            for kind in kinds
+            if kind.gated and kind.direction != "none"
+        ]
+
+    def _proposals(self, cell: str, histories: Sequence[FigureHistory]) -> tuple[Proposal, ...]:
+        marked = [
+            propose.Marked(one.mark, one.figure, str(one.date))
+            for one in self._marks.marks
+            if one.is_for(self._card_id, cell, self.machine_key or "") and one.is_active(_today())
+        ]
+        return propose.propose(histories, marked)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+
+def _today() -> dt.date:
+    return dt.datetime.now(dt.UTC).date()
