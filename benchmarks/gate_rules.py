@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy import stats
 
-from pytest_llmbench.gate.lines import _FOUND_FOR, _TRIMMED
-from pytest_llmbench.gate.machine import _MEDIAN_VARIANCE
+from pytest_llmbench.gate.lines import FOUND_FOR, TRIMMED
+from pytest_llmbench.gate.machine import MEDIAN_VARIANCE
 from pytest_llmbench.gate.spread import degrees, dropped
 from pytest_llmbench.gate.student import t_quantile
 
@@ -64,13 +64,14 @@ def machine_sd(history: Floats) -> tuple[Floats, float]:
     deviation = history - history.mean(axis=-1, keepdims=True)
     movement = np.median(deviation, axis=-2, keepdims=True)
     own = ((deviation - movement) ** 2).sum(axis=(-1, -2)) / ((figures - 1) * (k - 1))
-    variance = spread(movement[..., 0, :]) ** 2 - _MEDIAN_VARIANCE * own / figures
+    variance = spread(movement[..., 0, :]) ** 2 - MEDIAN_VARIANCE * own / figures
     return np.sqrt(np.maximum(0.0, variance))[..., None], float(degrees(k))
 
 
 def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rule) -> Judged:
     """The package's rule."""
-    k, n = base.shape[-1], rule.remeasures
+    k = base.shape[-1]
+    n = rule.remeasures if k >= rule.full_sessions else rule.early_remeasures
     own, free = spread(base), float(degrees(k))
     variance, df = own**2, np.full(own.shape, free)
     noisy = np.zeros(own.shape, dtype=bool)
@@ -86,14 +87,16 @@ def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rul
     else:
         of_machine = np.minimum(learned.machine[0] ** 2, variance)
         machine_df = np.full(own.shape, learned.machine[1])
-    doubt = _TRIMMED / k
+    doubt = TRIMMED / k
     single = np.sqrt(variance * (1 + doubt))
     suspect = np.maximum(rule.suspect_floor, rule.suspect_sigmas * single)
     clears = np.maximum(rule.clear_floor, rule.clear_sigmas * single)
-    machine_sigmas = _quantiles(1 - rule.suite_alarms * rule.machine_budget, machine_df)
-    sigmas = rule.regressed_sigmas * _quantiles(1 - rule.suite_alarms / rule.figures, df) / _FOUND_FOR
-    shared, fresh = of_machine * (1 + doubt), (variance - of_machine) * (1 / n + doubt)
-    line = np.maximum(rule.regressed_floor, np.sqrt(machine_sigmas**2 * shared + sigmas**2 * fresh))
+    widened = _quantiles(1 - rule.suite_alarms / rule.figures, df) / FOUND_FOR
+    machine_sigmas = rule.machine_sigmas * _quantiles(0.975, machine_df) / NormalDist().inv_cdf(0.975)
+    squares = machine_sigmas**2 * of_machine
+    squares += (rule.reference_sigmas * widened) ** 2 * doubt * variance
+    squares += (rule.start_sigmas * widened) ** 2 * (variance - of_machine) / n
+    line = np.maximum(rule.regressed_floor, np.sqrt(squares))
     level = reference(base)
     off, off_again = first - level, again[..., :n] - level[..., None]
     is_suspect = off < -suspect

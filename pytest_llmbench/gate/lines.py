@@ -23,21 +23,20 @@ class Rule:
     """The constants of the gate. Floors are shares; "sigmas" multiply standard deviations of log session medians.
 
     figures: how many figures the suite judges; all of them together may raise a false alarm in ``suite_alarms`` of the
-    unchanged sessions. machine_budget: the part of it that goes to the machine's own movement, which hits a whole session
-    at once. machine_share: the part of a figure's variance that is taken as the machine's while nothing is learned of it.
+    unchanged sessions. machine_share: the part of a figure's variance that is taken as the machine's while nothing is learned of it.
     least_sessions: from there on a figure is judged; full_sessions: a baseline is complete and pinned.
-    remeasures: fresh servers that a suspect gets; least_remeasures: fewer than these decide nothing.
+    remeasures: fresh servers that a suspect gets; early_remeasures: the same before full_sessions; least_remeasures: fewer than these decide nothing.
     sigma0_weight: what sigma0 counts for, in degrees of freedom. noisy_times: a spread of more than so many sigma0 is
     noisy, unless below noisy_least, where the floors are wide enough anyway.
     """
 
     figures: int = 30
     suite_alarms: float = 0.01
-    machine_budget: float = 0.35
     machine_share: float = 0.2
     least_sessions: int = spread.LEAST_SESSIONS
     full_sessions: int = 10
     remeasures: int = 4
+    early_remeasures: int = 5
     least_remeasures: int = 3
     suspect_floor: float = 0.02
     suspect_sigmas: float = 1.4
@@ -46,20 +45,23 @@ class Rule:
     dip_floor: float = 0.05
     dip_sigmas: float = 3.0
     regressed_floor: float = 0.03
-    regressed_sigmas: float = 2.4
+    machine_sigmas: float = 3.1
+    reference_sigmas: float = 3.4
+    start_sigmas: float = 1.9
     sigmas_per_start_less: float = 0.3
     sigma0_weight: float = 20.0
     noisy_times: float = 1.8
     noisy_least: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.remeasures not in MOST_REMEASURES:
-            raise InputError(
-                "rule.remeasures",
-                self.remeasures,
-                "the lines are known for 3, 4 and 5 fresh servers",
-                "take 4, and bound the cost with --llmbench-remeasure",
-            )
+        for name in ("remeasures", "early_remeasures"):
+            if getattr(self, name) not in MOST_REMEASURES:
+                raise InputError(
+                    f"rule.{name}",
+                    getattr(self, name),
+                    "the lines are known for 3, 4 and 5 fresh servers",
+                    "take one of these, and bound the cost with --llmbench-remeasure",
+                )
         if self.figures < 1:
             raise InputError("rule.figures", self.figures, "a suite judges at least one figure", "count the gated figures")
 
@@ -69,9 +71,9 @@ RULE = Rule()
 WITH_CONTROL = Rule(suspect_floor=0.012, clear_floor=0.009, regressed_floor=0.017)
 
 # A trimmed mean is a little less sure than a mean: its variance is about 1.1 sigma² / K (GATE).
-_TRIMMED = 1.1
+TRIMMED = 1.1
 # The figures' budget that the regressed_sigmas were found for: 1 % of the sessions of a suite of 30.
-_FOUND_FOR = NormalDist().inv_cdf(1 - 0.01 / 30)
+FOUND_FOR = NormalDist().inv_cdf(1 - 0.01 / 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,14 @@ class Yardstick:
         return math.sqrt(self.machine_variance + self.own_variance)
 
     @property
+    def remeasures(self) -> int:
+        """How many fresh servers a suspect gets: one more while the reference is made of few sessions."""
+        return self.rule.remeasures if self.k >= self.rule.full_sessions else self.rule.early_remeasures
+
+    @property
     def doubt(self) -> float:
         """The variance of the reference, in units of a session's variance."""
-        return _TRIMMED / self.k
+        return TRIMMED / self.k
 
     def single(self, floor: float, sigmas: float) -> float:
         """How far one value must be off: floor, or so many standard deviations of its difference to the reference."""
@@ -120,17 +127,24 @@ class Yardstick:
     def regressed(self, starts: int) -> float:
         """How far the mean of the best ``starts`` of one more start must be off.
 
-        The machine's term has a budget of its own, of once a session: t(1 - suite_alarms · machine_budget). The starts'
-        term has regressed_sigmas, fewer than a normal table would ask, because all starts must be off and the worst is
-        left out; widened by t / normal quantile for how surely the spread is known and for the number of figures.
+        Three things may be off without a change, and each has its own number of sigmas: the machine, which moves all figures of
+        a session at once and stays through it; the reference, which is off for this figure in every session; and the starts, which
+        measuring again refreshes: few sigmas do, for all starts must be off and the worst is left out. Each is widened
+        for how surely its spread is known (t quantile / normal quantile), the last two for the number of figures too.
         """
         rule = self.rule
-        machine = self.machine_variance * (1 + self.doubt)
-        own = self.own_variance * (1 / starts + self.doubt)
-        machine_sigmas = t_quantile(1 - rule.suite_alarms * rule.machine_budget, self.machine_df)
-        sigmas = rule.regressed_sigmas + rule.sigmas_per_start_less * max(0, rule.remeasures - starts)
-        sigmas *= t_quantile(1 - rule.suite_alarms / rule.figures, self.df) / _FOUND_FOR
-        return max(rule.regressed_floor, math.sqrt(machine_sigmas**2 * machine + sigmas**2 * own))
+        widened = t_quantile(1 - rule.suite_alarms / rule.figures, self.df) / FOUND_FOR
+        machine = rule.machine_sigmas * t_quantile(0.975, self.machine_df) / NormalDist().inv_cdf(0.975)
+        start = (rule.start_sigmas + rule.sigmas_per_start_less * max(0, self.remeasures - starts)) * widened
+        reference = rule.reference_sigmas * widened
+        return max(
+            rule.regressed_floor,
+            math.sqrt(
+                machine**2 * self.machine_variance
+                + reference**2 * self.doubt * (self.machine_variance + self.own_variance)
+                + start**2 * self.own_variance / starts
+            ),
+        )
 
     def interval(self, starts: int) -> float:
         """Half the 95 % interval of (mean of so many starts - reference); degrees of freedom by Welch-Satterthwaite."""

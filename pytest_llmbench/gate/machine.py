@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LEAST_SESSIONS = 5
 LEAST_FIGURES = 5
 # The variance of a median of n normal values, times n.
-_MEDIAN_VARIANCE = math.pi / 2
+MEDIAN_VARIANCE = math.pi / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,6 @@ def machine_state(series: Iterable[tuple[Mapping[str, float], Direction]]) -> Ma
     movements = {name: statistics.median(found) for name, found in together.items()}
     own = sum((one - movements[name]) ** 2 for name, found in together.items() for one in found)
     own_variance = own / ((figures - 1) * (len(together) - 1))
-    share_of_own = _MEDIAN_VARIANCE * own_variance / figures
+    share_of_own = MEDIAN_VARIANCE * own_variance / figures
     sd = math.sqrt(max(0.0, spread(list(movements.values())) ** 2 - share_of_own))
     return Machine(sd=sd, df=degrees(len(together)), sessions=len(together), figures=figures)

@@ -30,7 +30,7 @@ def chance_to_find(off: float, stick: Yardstick) -> float:
     with s = √own, m the mean of the largest of n + 1 normal values, and v = (n - 1 + var of it) / n² the variance of the
     mean of the best n. sigma is taken as if it were exact. The simulation confirms it (benchmarks/gate_simulation.py).
     """
-    n = stick.rule.remeasures
+    n = stick.remeasures
     s = math.sqrt(stick.own_variance)
     shared = math.sqrt(stick.machine_variance * (1 + stick.doubt) + stick.own_variance * stick.doubt)
     mean, variance = _LARGEST[n]
@@ -48,7 +48,7 @@ def chance_to_find(off: float, stick: Yardstick) -> float:
 
 def resolves(stick: Yardstick, direction: Direction) -> float:
     """The smallest worsening that is found in 95 % of sessions, as a share of the reference (``chance_to_find``)."""
-    low, high = 0.0, stick.regressed(stick.rule.remeasures)
+    low, high = 0.0, stick.regressed(stick.remeasures)
     while chance_to_find(high, stick) < FOUND:
         low, high = high, high * 2
         if high > 100:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.gate.decision import Decision, Kind
-from pytest_llmbench.gate.lines import RULE, WITH_CONTROL, Rule, Yardstick, yardstick
+from pytest_llmbench.gate.lines import MOST_REMEASURES, RULE, WITH_CONTROL, Rule, Yardstick, yardstick
 from pytest_llmbench.gate.resolve import resolves
 from pytest_llmbench.gate.spread import from_goodness, goodness, usable
 
@@ -63,9 +63,8 @@ def decide(
         reason = f"{unusable} of the baseline's values are not above 0" if unusable else None
         return replace(start, kind="no baseline", reason=reason)
     if remeasures_left is None:
-        remeasures_left = max(0, rule.remeasures - len(kept))
-    stick = yardstick(baseline, direction, rule, machine)
-    return _judged(start, stick, remeasures_left)
+        remeasures_left = MOST_REMEASURES[-1]
+    return _judged(start, yardstick(baseline, direction, rule, machine), remeasures_left)
 
 
 def _judged(start: Decision, stick: Yardstick, remeasures_left: int) -> Decision:
@@ -84,7 +83,7 @@ def _judged(start: Decision, stick: Yardstick, remeasures_left: int) -> Decision
     if any(sign * one >= -stick.clears for one in fresh):
         return replace(known, dip=side == "worse" and first < -stick.dip, clear=True)
     n = len(fresh)
-    if n < stick.rule.remeasures and remeasures_left > 0:
+    if n < stick.remeasures and remeasures_left > 0:
         return replace(known, kind="measure again")
     if n < stick.rule.least_remeasures:
         # Nobody is to be warned of good news that was not confirmed.
@@ -125,7 +124,7 @@ def _numbers(start: Decision, stick: Yardstick, offs: list[float]) -> Decision:
         resolves=resolves(stick, start.direction),
         suspect_line=_share(stick.suspect, start.direction),
         clear_line=_share(stick.clears, start.direction),
-        regressed_line=_share(stick.regressed(stick.rule.remeasures), start.direction),
+        regressed_line=_share(stick.regressed(stick.remeasures), start.direction),
     )
 
 
