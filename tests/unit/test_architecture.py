@@ -33,6 +33,7 @@ STREET: dict[str, frozenset[str]] = {
         "prompts": "errors records",
         "measure": "errors records figure_kinds card client prompts",
         "stats": "records figure_kinds",
+        "gate": "errors records figure_kinds stats",
         "verdict": "records figure_kinds stats",
         "history": "errors records files verdict",
         "report": "records files figure_kinds journal contract stats verdict",
@@ -117,6 +118,9 @@ PURE = (
     "client.sse",
     "client.parse",
     "report.table",
+    "gate",
+    "gate.rule",
+    "gate.messages",
 )
 # Counts the tokens of prompts on a running server. Everything else in ``measure`` reads what was recorded.
 SENDERS = frozenset({"measure.request"})
