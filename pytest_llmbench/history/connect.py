@@ -124,7 +124,9 @@ def _is_current(connection: Connection, url: URL) -> bool:
             f"a database of something else: it has {', '.join(sorted(tables)[:4])}",
             "name a file or database that is empty, or not there yet",
         )
-    found = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE))).scalars().all()
+    found: list[str] = list(
+        connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE))).scalars()
+    )
     unknown = [version for version in found if version not in REVISIONS]
     if unknown:
         raise InputError(
@@ -133,7 +135,7 @@ def _is_current(connection: Connection, url: URL) -> bool:
             f"written by a newer pytest-llmbench: its schema is {unknown[0]}, this version knows {REVISIONS[-1]}",
             "update pytest-llmbench, or name another store",
         )
-    return list(found) == [REVISIONS[-1]]
+    return found == [REVISIONS[-1]]
 
 
 def _migrate(engine: Engine, url: URL, wait_s: float) -> None:

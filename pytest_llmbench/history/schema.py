@@ -135,6 +135,7 @@ acceptances = Table(
     Column("why", Text, nullable=False),
     Column("since", String(100), nullable=False),
     Column("since_started", String(32), nullable=False),
+    Column("after", Integer, nullable=False),  # the last session's id then: an export keeps to the order
 )
 baselines = Table(
     "baselines",

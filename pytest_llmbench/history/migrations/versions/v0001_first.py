@@ -51,6 +51,7 @@ def upgrade() -> None:
         sa.Column("why", sa.Text(), nullable=False),
         sa.Column("since", sa.String(length=100), nullable=False),
         sa.Column("since_started", sa.String(length=32), nullable=False),
+        sa.Column("after", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["machine"], ["machines.id"], name="fk_acceptances_machine"),
         sa.PrimaryKeyConstraint("id", name="pk_acceptances"),
         sa.UniqueConstraint("key", name="uq_acceptances_key"),
