@@ -38,7 +38,7 @@ def parse(given: str | Path) -> URL:
         return make_url(f"sqlite:///{Path(text).expanduser().absolute()}")
     try:
         url = make_url(text)
-        url.get_dialect()
+        url.get_dialect().import_dbapi()
     except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
         scheme = text.partition("://")[0]
         raise InputError(

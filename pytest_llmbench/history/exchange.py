@@ -44,7 +44,7 @@ def entries(connection: Connection) -> Iterator[SessionEntry | Acceptance]:
     waiting = _acceptances(connection)
     last, done = 0, False
     while not done:
-        batch = list(_sessions(connection, last))
+        batch = list(_sessions(connection, t.sessions.c.id > last))
         for number, one in batch:
             while waiting and waiting[0][0] < number:
                 yield waiting.pop(0)[1]
@@ -77,7 +77,12 @@ def _acceptances(connection: Connection) -> list[tuple[int, Acceptance]]:
     ]
 
 
-def _sessions(connection: Connection, after: int) -> Iterator[tuple[int, SessionEntry]]:
+def of_session(connection: Connection, session: str) -> list[SessionEntry]:
+    """A session as it was recorded, one entry a card."""
+    return [one for _, one in _sessions(connection, t.sessions.c.session == session)]
+
+
+def _sessions(connection: Connection, which: sa.ColumnElement[bool]) -> Iterator[tuple[int, SessionEntry]]:
     s, k, m, a = t.sessions.c, t.cards.c, t.machines.c, t.attributes.c
     rows = connection.execute(
         sa.select(
@@ -91,7 +96,7 @@ def _sessions(connection: Connection, after: int) -> Iterator[tuple[int, Session
         .join_from(t.sessions, t.attributes, s.attributes == a.id)
         .outerjoin(t.cards, s.card == k.id)
         .outerjoin(t.machines, s.machine == m.id)
-        .where(s.id > after)
+        .where(which)
         .order_by(s.id)
         .limit(_BATCH)
     ).all()

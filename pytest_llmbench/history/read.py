@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -135,19 +136,20 @@ def sigma0s(connection: Connection, machine: int, figures: set[str]) -> dict[str
     return {figure: typical for figure, known in spreads.items() if (typical := rules.sigma0(known)) is not None}
 
 
-def outcomes(connection: Connection, cell_key: str, machine_key: str, figure: str, limit: int) -> tuple[Outcome, ...]:
-    """The last sessions' outcomes of one figure, oldest first; only a session's own results."""
+@cache
+def _outcomes_query() -> sa.Select[Any]:
+    # Built once: the gate asks it for every figure, and building it costs more than the answer.
     s, r, f = t.sessions.c, t.results.c, t.figures.c
-    cell = sa.select(t.cells.c.id).where(t.cells.c.key == cell_key).scalar_subquery()
-    machine = sa.select(t.machines.c.id).where(t.machines.c.key == machine_key).scalar_subquery()
+    cell = sa.select(t.cells.c.id).where(t.cells.c.key == sa.bindparam("cell")).scalar_subquery()
+    machine = sa.select(t.machines.c.id).where(t.machines.c.key == sa.bindparam("machine")).scalar_subquery()
     last = (
         sa.select(r.id, r.session, r.started, r.status, r.crashed)
         .where(r.cell == cell, r.machine == machine, r.own.is_(True))
         .order_by(r.started.desc(), r.id.desc())
-        .limit(limit)
+        .limit(sa.bindparam("limit"))
         .subquery()
     )
-    rows = connection.execute(
+    return (
         sa.select(
             s.session,
             last.c.started,
@@ -163,9 +165,15 @@ def outcomes(connection: Connection, cell_key: str, machine_key: str, figure: st
             f.clear,
         )
         .join_from(last, t.sessions, last.c.session == s.id)
-        .outerjoin(t.figures, sa.and_(f.result == last.c.id, f.name == figure))
+        .outerjoin(t.figures, sa.and_(f.result == last.c.id, f.name == sa.bindparam("figure")))
         .order_by(last.c.started, last.c.id)
     )
+
+
+def outcomes(connection: Connection, cell_key: str, machine_key: str, figure: str, limit: int) -> tuple[Outcome, ...]:
+    """The last sessions' outcomes of one figure, oldest first; only a session's own results."""
+    asked = {"cell": cell_key, "machine": machine_key, "figure": figure, "limit": limit}
+    rows = connection.execute(_outcomes_query(), asked)
     return tuple(
         Outcome(
             session=row.session,

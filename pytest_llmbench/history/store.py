@@ -213,6 +213,11 @@ class Store:
         with connect.told(self._engine.url), self._engine.connect() as connection:
             return read.sessions(connection, limit, card_id)
 
+    def entries_of(self, session: str) -> list[SessionEntry]:
+        """A session as it was recorded, one entry a card; empty where it is unknown."""
+        with connect.told(self._engine.url), self._engine.connect() as connection:
+            return exchange.of_session(connection, session)
+
     def setups(self, card_id: str | None = None) -> list[Setup]:
         """Every card identity on every machine that the history knows, the one measured last first."""
         with connect.told(self._engine.url), self._engine.connect() as connection:

@@ -66,7 +66,7 @@ def add(connection: Connection, entry: SessionEntry) -> bool:
             crashed=line.crashed,
         )
         if line.figures:
-            connection.execute(sa.insert(t.figures), [_figure(result, figure) for figure in line.figures])
+            connection.execute(sa.insert(t.figures), [figure_row(result, figure) for figure in line.figures])
         if cell is not None:
             figures = sorted(line.figures, key=lambda figure: figure.name)
             admitted += [(cell, figure) for figure in figures if _may_enter(line, figure)]
@@ -79,7 +79,8 @@ def _may_enter(line: CellLine, figure: FigureLine) -> bool:
     return figure.direction != "none" and rules.usable(own=line.own, status=line.status, median=figure.median)
 
 
-def _figure(result: int, figure: FigureLine) -> dict[str, Any]:
+def figure_row(result: int, figure: FigureLine) -> dict[str, Any]:
+    """A figure as a row of its table."""
     low, high = figure.interval or (None, None)
     return {
         "result": result,

@@ -1,0 +1,1 @@
+"""The command ``llmbench``: what the history knows, without a measurement."""
