@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,8 +22,16 @@ if TYPE_CHECKING:
 DECODE = ("decode[code]", "decode_tok_s")
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("empty")
+    Store.open(folder).close()
+    return folder / "history.sqlite"
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path, empty: Path) -> Iterator[Store]:
+    shutil.copy(empty, tmp_path)  # migrating costs more than the rest of a test
     with Store.open(tmp_path) as one:
         yield one
 
