@@ -1,1 +1,1 @@
-"""The console script ``llmbench``: one file a subcommand."""
+"""The command ``llmbench``: what the history knows, without a measurement. One file a subcommand."""

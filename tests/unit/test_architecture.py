@@ -36,6 +36,7 @@ STREET: dict[str, frozenset[str]] = {
         "gate": "errors records figure_kinds stats",
         "verdict": "records figure_kinds stats",
         "history": "errors records files verdict",
+        "cli": "errors records files history",
         "report": "records files figure_kinds journal contract stats verdict",
         "resume": "errors records journal",
         "selfcheck": "errors records client measure paced",
@@ -121,6 +122,8 @@ PURE = (
     "gate",
     "gate.rule",
     "gate.messages",
+    "history.keys",
+    "history.baselines",
 )
 # Counts the tokens of prompts on a running server. Everything else in ``measure`` reads what was recorded.
 SENDERS = frozenset({"measure.request"})
@@ -293,7 +296,10 @@ def test_the_pure_rooms_touch_nothing(name: str) -> None:
 
 
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
-    heavy = "httpx httpcore anyio pydantic pydantic_core pynvml psutil sqlite3 matplotlib jsonschema huggingface_hub"
+    heavy = (
+        "httpx httpcore anyio pydantic pydantic_core pynvml psutil sqlite3 matplotlib jsonschema huggingface_hub "
+        "sqlalchemy alembic"
+    )
     code = (
         "import sys, pytest\n"
         "before = set(sys.modules)\n"

@@ -1,0 +1,62 @@
+"""What the commands share: where the history is, and tables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_llmbench.history.store import Store
+
+
+def add_place(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
+    """--storage and --history, as a session has them. inner: of an action; what stood before it is not overwritten."""
+    default = argparse.SUPPRESS if inner else None
+    parser.add_argument(
+        "--storage",
+        metavar="FOLDER",
+        default=default,
+        help="the folder with the runs (default: LLMBENCH_STORAGE, else ./.llmbench)",
+    )
+    parser.add_argument(
+        "--history",
+        metavar="URL",
+        default=default,
+        help="a database URL, or a SQLite file's path (default: LLMBENCH_HISTORY, else history.sqlite in the storage folder)",
+    )
+
+
+def open_store(args: argparse.Namespace, *, create: bool = False) -> Store:
+    """The store that the arguments and the environment name. Raises InputError where there is none yet, unless create."""
+    from pytest_llmbench.history.store import Store  # noqa: PLC0415 - help costs no database package
+
+    storage = Path(os.path.expandvars(args.storage or os.environ.get("LLMBENCH_STORAGE") or ".llmbench"))
+    given = args.history or os.environ.get("LLMBENCH_HISTORY") or None
+    return Store.open(storage, os.path.expandvars(given) if given else None, create=create)
+
+
+def when(text: str) -> str:
+    """An ISO time as people read it, in UTC."""
+    return text[:16].replace("T", " ")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Columns of text, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for row in (head, *rows):
+        words = [
+            word.rjust(w) if at in right else word.ljust(w)
+            for at, (word, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(words).rstrip())
+    return "\n".join(lines)
+
+
+def number(value: float) -> str:
+    """Four digits, as the session's own table has them."""
+    return f"{value:,.{0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4}f}"

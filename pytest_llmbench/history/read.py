@@ -1,0 +1,304 @@
+"""Out of the tables: what the gate, the marks and the command line ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from pytest_llmbench.history import baselines as rules
+from pytest_llmbench.history import keys
+from pytest_llmbench.history import schema as t
+from pytest_llmbench.records import Baseline, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from pytest_llmbench.records import Direction
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One line of the list of sessions. verdicts: how many figures have which; statuses: how many cells."""
+
+    session: str
+    card_id: str
+    started: str
+    machine: str
+    complete: bool
+    folder: str
+    verdicts: Mapping[str, int]
+    statuses: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A card on a machine, as the history knows them. identity: as in a contract, with every cell measured there.
+
+    sessions: how many; last: when the last one started.
+    """
+
+    card_id: str
+    sessions: int
+    last: str
+    identity: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBaseline:
+    """A current baseline with what it is of. unit, direction: the figure's; spread: s, None under 3 sessions.
+
+    started: when each of its sessions started.
+    """
+
+    cell: str
+    cell_key: str
+    machine_key: str
+    figure: str
+    unit: str
+    direction: Direction
+    spread: float | None
+    baseline: Baseline
+    started: tuple[str, ...]
+    accepted_by: str | None = None
+    accepted_when: str | None = None
+
+
+def baselines(connection: Connection, cell_keys: Sequence[str], machine_key: str) -> list[KeptBaseline]:
+    """The current baselines of these cells on this machine, by cell and figure."""
+    b, c, a, m = t.baselines.c, t.cells.c, t.acceptances.c, t.machines.c
+    rows = connection.execute(
+        sa.select(
+            b.id, c.cell, c.key, b.figure, b.unit, b.direction, b.pinned, b.spread, a.who, a.when, a.why, b.machine
+        )
+        .join_from(t.baselines, t.cells, b.cell == c.id)
+        .join(t.machines, b.machine == m.id)
+        .outerjoin(t.acceptances, b.acceptance == a.id)
+        .where(c.key.in_(cell_keys), m.key == machine_key, b.current)
+        .order_by(c.cell, b.figure)
+    ).all()
+    if not rows:
+        return []
+    members: dict[int, list[Any]] = {}
+    e = t.members.c
+    for one in connection.execute(
+        sa.select(e.baseline, e.session, e.started, e.value)
+        .where(e.baseline.in_([row.id for row in rows]))
+        .order_by(e.started, e.position)
+    ):
+        members.setdefault(one.baseline, []).append(one)
+    typical = sigma0s(connection, rows[0].machine, {row.figure for row in rows})
+    found = []
+    for row in rows:
+        mine = members.get(row.id, [])
+        baseline = Baseline(
+            values=tuple(one.value for one in mine),
+            sessions=tuple(one.session for one in mine),
+            since=mine[0].started if mine else "",
+            until=mine[-1].started if mine else "",
+            pinned=row.pinned,
+            sigma0=typical.get(row.figure),
+            accepted=row.why,
+        )
+        found.append(
+            KeptBaseline(
+                row.cell,
+                row.key,
+                machine_key,
+                row.figure,
+                row.unit,
+                row.direction,
+                row.spread,
+                baseline,
+                tuple(one.started for one in mine),
+                row.who,
+                row.when,
+            )
+        )
+    return found
+
+
+def sigma0s(connection: Connection, machine: int, figures: set[str]) -> dict[str, float]:
+    """The typical spread of figures of each name on a machine, baselines that were followed by a new one included."""
+    b = t.baselines.c
+    spreads: dict[str, list[float]] = {}
+    for figure, spread in connection.execute(
+        sa.select(b.figure, b.spread).where(
+            b.machine == machine, b.figure.in_(figures), b.k >= rules.LEARNT, b.spread.is_not(None)
+        )
+    ):
+        spreads.setdefault(figure, []).append(spread)
+    return {figure: typical for figure, known in spreads.items() if (typical := rules.sigma0(known)) is not None}
+
+
+@cache
+def _outcomes_query() -> sa.Select[Any]:
+    # Built once: the gate asks it for every figure, and building it costs more than the answer.
+    s, r, f = t.sessions.c, t.results.c, t.figures.c
+    cell = sa.select(t.cells.c.id).where(t.cells.c.key == sa.bindparam("cell")).scalar_subquery()
+    machine = sa.select(t.machines.c.id).where(t.machines.c.key == sa.bindparam("machine")).scalar_subquery()
+    last = (
+        sa.select(r.id, r.session, r.started, r.status, r.crashed)
+        .where(r.cell == cell, r.machine == machine, r.own.is_(True))
+        .order_by(r.started.desc(), r.id.desc())
+        .limit(sa.bindparam("limit"))
+        .subquery()
+    )
+    return (
+        sa.select(
+            s.session,
+            last.c.started,
+            last.c.status,
+            last.c.crashed,
+            f.median,
+            f["values"].label("runs"),
+            f.verdict,
+            f.reference,
+            f.change,
+            f.sigma,
+            f.dip,
+            f.clear,
+        )
+        .join_from(last, t.sessions, last.c.session == s.id)
+        .outerjoin(t.figures, sa.and_(f.result == last.c.id, f.name == sa.bindparam("figure")))
+        .order_by(last.c.started, last.c.id)
+    )
+
+
+def outcomes(connection: Connection, cell_key: str, machine_key: str, figure: str, limit: int) -> tuple[Outcome, ...]:
+    """The last sessions' outcomes of one figure, oldest first; only a session's own results."""
+    asked = {"cell": cell_key, "machine": machine_key, "figure": figure, "limit": limit}
+    rows = connection.execute(_outcomes_query(), asked)
+    return tuple(
+        Outcome(
+            session=row.session,
+            started=row.started,
+            usable=rules.usable(own=True, status=row.status, median=row.median),
+            disturbed=row.status == "disturbed",
+            crashed=row.crashed,
+            verdict=row.verdict,
+            value=row.median,
+            values=tuple(row.runs or ()),
+            reference=row.reference,
+            change=row.change,
+            sigma=row.sigma,
+            dip=bool(row.dip),
+            clear=row.clear,
+        )
+        for row in rows
+    )
+
+
+def facts_of(connection: Connection, cell_keys: Sequence[str], machine_key: str) -> dict[str, dict[str, Any]]:
+    """The attributes of every session that is in a current baseline of these cells, by session."""
+    b, c, m, e, a = t.baselines.c, t.cells.c, t.machines.c, t.members.c, t.attributes.c
+    rows = connection.execute(
+        sa.select(e.session, a.facts)
+        .join_from(t.baselines, t.cells, b.cell == c.id)
+        .join(t.machines, b.machine == m.id)
+        .join(t.members, e.baseline == b.id)
+        .join(t.attributes, e.attributes == a.id)
+        .where(c.key.in_(cell_keys), m.key == machine_key, b.current)
+    )
+    return {row.session: row.facts for row in rows}
+
+
+def attributes_of(connection: Connection, cell_key: str, machine_key: str, figure: str) -> list[dict[str, Any]]:
+    """The different attributes of the sessions in a current baseline, oldest first."""
+    b, c, m, e, a = t.baselines.c, t.cells.c, t.machines.c, t.members.c, t.attributes.c
+    rows = connection.execute(
+        sa.select(a.facts, sa.func.min(e.started).label("first"))
+        .join_from(t.baselines, t.cells, b.cell == c.id)
+        .join(t.machines, b.machine == m.id)
+        .join(t.members, e.baseline == b.id)
+        .join(t.attributes, e.attributes == a.id)
+        .where(c.key == cell_key, m.key == machine_key, b.figure == figure, b.current)
+        .group_by(a.id, a.facts)
+        .order_by(sa.text("first"))
+    )
+    return [row.facts for row in rows]
+
+
+def known(connection: Connection, identity: Mapping[str, Any]) -> bool:
+    """Whether any cell of this identity was measured on its machine."""
+    r, c, m = t.results.c, t.cells.c, t.machines.c
+    cell = sa.select(c.id).where(c.key.in_(keys.cell_keys(identity).values()))
+    machine = sa.select(m.id).where(m.key == keys.machine_key(identity)).scalar_subquery()
+    query = sa.select(r.id).where(r.cell.in_(cell), r.machine == machine).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def setups(connection: Connection, card_id: str | None = None) -> list[Setup]:
+    """Every card identity on every machine, the one measured last first."""
+    s, k, m = t.sessions.c, t.cards.c, t.machines.c
+    groups = sa.select(s.card_id, s.card, s.machine, sa.func.count().label("n"), sa.func.max(s.started).label("last"))
+    groups = groups.where(s.card.is_not(None), s.machine.is_not(None)).group_by(s.card_id, s.machine, s.card)
+    if card_id is not None:
+        groups = groups.where(s.card_id == card_id)
+    each = groups.subquery()
+    rows = connection.execute(
+        sa.select(each, k.identity.label("card_identity"), m.identity.label("machine_identity"))
+        .join_from(each, t.cards, k.id == each.c.card)
+        .join(t.machines, m.id == each.c.machine)
+        .order_by(each.c.last.desc())
+    ).all()
+    return [
+        Setup(
+            row.card_id,
+            row.n,
+            row.last,
+            {
+                "card_id": row.card_id,
+                "card": row.card_identity | {"cells": _cells(connection, row.card, row.machine)},
+                "machine": row.machine_identity,
+            },
+        )
+        for row in rows
+    ]
+
+
+def _cells(connection: Connection, card: int, machine: int) -> dict[str, Any]:
+    """The definitions of a card's cells that were measured on a machine; of two of one name the later one."""
+    c, r = t.cells.c, t.results.c
+    last = sa.select(sa.func.max(r.started)).where(r.cell == c.id, r.machine == machine).scalar_subquery()
+    rows = connection.execute(sa.select(c.cell, c.definition, last.label("last")).where(c.card == card)).all()
+    return {row.cell: row.definition for row in sorted((row for row in rows if row.last), key=lambda row: row.last)}
+
+
+def sessions(connection: Connection, limit: int, card_id: str | None = None) -> list[SessionRow]:
+    """The last sessions, newest first."""
+    s, m, r, f = t.sessions.c, t.machines.c, t.results.c, t.figures.c
+    query = sa.select(t.sessions, m.identity).outerjoin_from(t.sessions, t.machines, s.machine == m.id)
+    if card_id is not None:
+        query = query.where(s.card_id == card_id)
+    rows = connection.execute(query.order_by(s.started.desc(), s.id.desc()).limit(limit)).all()
+    ids = [row.id for row in rows]
+    statuses: dict[int, Counter[str]] = {}
+    for session, status in connection.execute(sa.select(r.session, r.status).where(r.session.in_(ids))):
+        statuses.setdefault(session, Counter())[status] += 1
+    verdicts: dict[int, Counter[str]] = {}
+    judged = (
+        sa.select(r.session, f.verdict)
+        .join_from(t.results, t.figures, f.result == r.id)
+        .where(r.session.in_(ids), f.verdict.is_not(None))
+    )
+    for session, verdict in connection.execute(judged):
+        verdicts.setdefault(session, Counter())[verdict] += 1
+    return [
+        SessionRow(
+            row.session,
+            row.card_id,
+            row.started,
+            keys.machine_label(row.identity),
+            row.complete,
+            row.folder,
+            verdicts.get(row.id, Counter()),
+            statuses.get(row.id, Counter()),
+        )
+        for row in rows
+    ]
