@@ -139,7 +139,9 @@ def main() -> None:
     asked = options.parse_args()
     print(__doc__.partition("\n\n")[2].partition("\n\n")[2])
     rng, began = random.Random(asked.seed), time.monotonic()
-    print(f"95 % interval, {asked.repeats} comparisons of {HORIZON} pairs at sd 1 %: the truth ever outside (goal <= 5 %)\n")
+    print(
+        f"95 % interval, {asked.repeats} comparisons of {HORIZON} pairs at sd 1 %: the truth ever outside (goal <= 5 %)\n"
+    )
     print("| noise | ever outside | at most | false verdict at no effect | at most |\n|---|---|---|---|---|")
     for model in (*MODELS, "disturbed", "autocorrelated pairs"):
         hits = ever_outside(model, 0.01, asked.repeats, rng)
@@ -150,8 +152,12 @@ def main() -> None:
             f"| {wrong / len(found):.2%} | {at_most(wrong, len(found)):.2%} |"
         )
     for model in ("normal", "skewed", "heavy tails", "disturbed", "autocorrelated"):
-        print(f"\n{model}: verdicts of {asked.verdicts} comparisons; pairs: median, 90th of 100, of those that ended before {HORIZON}\n")
-        print("| sd of a start | effect | regressed | improved | equivalent | inconclusive | pairs |\n|---|---|---|---|---|---|---|")
+        print(
+            f"\n{model}: verdicts of {asked.verdicts} comparisons; pairs: median, 90th of 100, of those that ended before {HORIZON}\n"
+        )
+        print(
+            "| sd of a start | effect | regressed | improved | equivalent | inconclusive | pairs |\n|---|---|---|---|---|---|---|"
+        )
         for sd in SDS:
             for effect in EFFECTS:
                 results = [verdict(model, sd, effect, rng) for _ in range(asked.verdicts)]
@@ -159,7 +165,8 @@ def main() -> None:
                 ended = sorted(n for outcome, n in results if outcome != "inconclusive")
                 often = f"{statistics.median(ended):.0f}, {ended[int(0.9 * (len(ended) - 1))]}" if ended else "-"
                 shares = " | ".join(
-                    f"{count[name] / asked.verdicts:.1%}" for name in ("regressed", "improved", "equivalent", "inconclusive")
+                    f"{count[name] / asked.verdicts:.1%}"
+                    for name in ("regressed", "improved", "equivalent", "inconclusive")
                 )
                 print(f"| {sd:.1%} | {effect:.0%} | {shares} | {often} |")
     print(f"\n{time.monotonic() - began:.0f} s")

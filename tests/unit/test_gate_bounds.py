@@ -9,7 +9,9 @@ import pytest
 from pytest_llmbench.gate import bounds
 
 
-@pytest.mark.parametrize(("hits", "trials", "bound"), [(0, 30, 0.0950), (0, 299, 0.00997), (1, 30, 0.1485), (5, 100, 0.1023)])
+@pytest.mark.parametrize(
+    ("hits", "trials", "bound"), [(0, 30, 0.0950), (0, 299, 0.00997), (1, 30, 0.1485), (5, 100, 0.1023)]
+)
 def test_upper_bounds_of_the_tables(hits: int, trials: int, bound: float) -> None:
     assert bounds.at_most(hits, trials) == pytest.approx(bound, abs=2e-4)
 
@@ -30,7 +32,11 @@ def test_two_sided_as_published() -> None:
 def test_at_the_bound_the_tail_has_the_stated_probability(hits: int, trials: int) -> None:
     rate = bounds.at_most(hits, trials)
     logs = [
-        math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) + k * math.log(rate) + (trials - k) * math.log1p(-rate)
+        math.lgamma(trials + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(trials - k + 1)
+        + k * math.log(rate)
+        + (trials - k) * math.log1p(-rate)
         for k in range(hits + 1)
     ]
     assert math.fsum(map(math.exp, logs)) == pytest.approx(0.05, rel=1e-6)
