@@ -83,12 +83,22 @@ def test_never_on_a_handful() -> None:
 
 
 def test_a_disturbance_of_one_side_does_not_wreck_the_fit() -> None:
-    clean = fit(sessions(25, machine=0.05, own=0.008, beta=0.5), "higher", same=False)
-    hit = fit(sessions(25, machine=0.05, own=0.008, beta=0.5, hit=(3, 12), hit_control=(7, 20)), "higher", same=False)
-    assert hit.beta == pytest.approx(clean.beta, abs=0.12)
-    assert hit.pays
-    assert clean.residual_sd is not None
-    assert hit.residual_sd == pytest.approx(clean.residual_sd, rel=0.5)
+    pays, betas, widths = 0, [], []
+    for seed in range(20):
+        clean = fit(sessions(25, machine=0.05, own=0.008, beta=0.5, seed=seed), "higher", same=False)
+        hit = fit(
+            sessions(25, machine=0.05, own=0.008, beta=0.5, seed=seed, hit=(3, 12), hit_control=(7, 20)),
+            "higher",
+            same=False,
+        )
+        assert clean.residual_sd is not None
+        assert hit.residual_sd is not None
+        pays += hit.pays
+        betas.append(hit.beta)
+        widths.append(hit.residual_sd / clean.residual_sd)
+    assert statistics.fmean(betas) == pytest.approx(0.44, abs=0.06)  # least squares: 0.27
+    assert statistics.median(widths) < 1.7
+    assert pays >= 10
 
 
 def test_a_latency_is_judged_by_a_latency_in_the_same_way() -> None:
