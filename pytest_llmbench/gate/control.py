@@ -36,10 +36,11 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One session: the medians of the figure and of the control's same figure, in their unit."""
+    """One session (its name): the medians of the figure and of the control's same figure, in their unit."""
 
     value: float
     control: float
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class ControlFit:
     median in history; low, high: its range there, in its unit: the correction goes no further (cap). raw_sd, residual_sd:
     robust spread of log session medians, without and with the control, both out of sample. sure: how sure it is that the
     second is the smaller. pays: use it. values: the history's figure without the machine, each session by the others' beta, in the
-    figure's unit: the baseline to judge adjusted values by. why: in words.
+    figure's unit, with the sessions' names: the baseline to judge adjusted values by. why: in words.
     """
 
     direction: Direction
@@ -65,6 +66,7 @@ class ControlFit:
     sure: float | None
     pays: bool
     values: tuple[float, ...]
+    names: tuple[str, ...]
     why: str
 
     def adjust(self, value: float, control: float) -> float:
@@ -107,6 +109,7 @@ def fit(history: Sequence[Pair], direction: Direction, *, same: bool, terms: Ter
         sure=None,
         pays=False,
         values=tuple(p.value for p in used),
+        names=tuple(p.session for p in used),
         why="",
     )
     least = terms.least_same if same else terms.least_other
@@ -149,19 +152,18 @@ def shrunk_slope(c: Sequence[float], y: Sequence[float]) -> float:
 def pairs(figure: Baseline, control: Baseline) -> tuple[Pair, ...]:
     """The sessions that both have, in the figure's order."""
     of = dict(zip(control.sessions, control.values, strict=True))
-    return tuple(Pair(v, of[s]) for s, v in zip(figure.sessions, figure.values, strict=True) if s in of)
+    return tuple(Pair(v, of[s], s) for s, v in zip(figure.sessions, figure.values, strict=True) if s in of)
 
 
-def baseline_without_machine(figure: Baseline, control: Baseline, found: ControlFit, sigma0: float | None) -> Baseline:
-    """The baseline to judge ``adjust``-ed values by; sigma0: the typical residual sd of such figures on this machine.
+def baseline_without_machine(figure: Baseline, found: ControlFit, sigma0: float | None) -> Baseline:
+    """The baseline to judge ``adjust``-ed values by: its sessions that the fit knows, without the machine.
 
-    found: fitted to ``pairs(figure, control)``, or to a longer history that ends with them.
+    sigma0: the typical residual sd of such figures on this machine. A session without a control is left out; the fit may know
+    more sessions than the baseline has.
     """
-    kept = [s for s in figure.sessions if s in set(control.sessions)]
-    values = found.values[-len(kept) :] if len(kept) <= found.sessions else ()
-    if len(values) != len(kept):
-        raise ValueError(f"the fit knows {found.sessions} sessions, the baseline has {len(kept)} with a control")
-    return replace(figure, values=values, sessions=tuple(kept), sigma0=sigma0)
+    of = dict(zip(found.names, found.values, strict=True))
+    kept = tuple(s for s in figure.sessions if s in of)
+    return replace(figure, values=tuple(of[s] for s in kept), sessions=kept, sigma0=sigma0)
 
 
 def _moved(value: float, control: float, center: float, beta: float, low: float, high: float) -> float:

@@ -5,20 +5,17 @@ The model, on log values. A figure of one server start is
     reference + machine (sd ``machine``) + start (sd ``start``) + median of R runs (sd ``run`` * sqrt(median_variance(R)))
 
 The machine's term is shared by all starts of a session: a fresh server does not refresh it. sigma, the sd of session
-medians, is the root of the three variances. The reference is the trimmed mean of K sessions: sd sigma * sqrt(1.1 / K).
-The gate (GATE, "The rule"): a session below its suspect line is measured again on n fresh starts of r runs; one above its
-clear line clears it; else the mean of the best three must lie below the deep line. So
+medians, is the root of the three variances; own = start + runs. The reference is the trimmed mean of K sessions: sd
+sigma * sqrt(1.1 / K). The rule (gate/rule.py, GATE): a session below its suspect line is measured again on n fresh starts of r
+runs; one above its clear line clears it; else the mean of all starts but the worst must lie below
 
-    shared by all starts   u ~ N(0, machine^2 + 1.1 sigma^2 / K)
-    the first start        P1(u) = Phi((-suspect - u) / sd1),   sd1^2 = start^2 + run^2 v(R)
-    the mean of n starts   P2(u) = Phi((-L - u) / sdn),         sdn^2 = (start^2 + run^2 v(r)) / n
-    false alarm         <= mean over u and sigma^ of P1 P2: that every start lies below the clear line is left out
-    deep line              L = max(floor, deep * sigma^ * sqrt(1/3 + 1.1/K), what makes that the asked rate)
+    L = max(floor, c * sqrt((a m)^2 + (b sigma)^2 * 1.1/K + (d own)^2 / n))       a, b, d as the rule has them, widened for df
 
-sigma^ is estimated with df = 20 + K - 2 degrees of freedom (chi-square by Wilson and Hilferty), and all lines scale with it. The power
-is the probability that a worsening passes all three lines, summed over a fixed lattice of draws (the same in, the same out). No number of runs or sessions takes the machine's term away: an effect below
+with df = 20 + K - 2 degrees of freedom of sigma (chi-square by Wilson and Hilferty), and all lines scale with the sigma that was
+estimated. c is 1, or more where the asked rate of false alarms needs it. Both rates are sums over a fixed lattice of draws (the
+same in, the same out); that of false alarms over draws that lean toward the alarm and are weighed back.
+No number of runs or sessions takes the machine's term away: an effect below
 (z_alarm + z_power) * machine cannot be seen here, only with a control that takes it out, or spread in time.
-With n > 3 re-measures the mean is over all but the n - 3 worst; that is the rule's "best three" for n = 3 alone and for n = 4.
 """
 
 from __future__ import annotations
@@ -27,37 +24,56 @@ import math
 import statistics
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NORMAL = statistics.NormalDist()
 _POINTS = 2048
-_DIMENSIONS = 9
-_SIGMAS = 5
-_SHARED = tuple(-6.5 + 0.5 * i for i in range(27))
-_WEIGHTS = tuple(math.exp(-u * u / 2) for u in _SHARED)
+_DIMENSIONS = 8
 REFERENCE_VARIANCE = 1.1
 """Of a 20 % trimmed mean of normal values, times K (GATE)."""
 BORROWED_DF = 20
-BEST = 3
+
+
+class RuleLines(Protocol):
+    """What is read of a rule: ``rule.RULE`` and ``rule.WITH_CONTROL`` fit. Floors as shares, the rest in sigmas."""
+
+    @property
+    def suspect_floor(self) -> float: ...
+    @property
+    def suspect_sigmas(self) -> float: ...
+    @property
+    def clear_floor(self) -> float: ...
+    @property
+    def clear_sigmas(self) -> float: ...
+    @property
+    def regressed_floor(self) -> float: ...
+    @property
+    def machine_sigmas(self) -> float: ...
+    @property
+    def reference_sigmas(self) -> float: ...
+    @property
+    def start_sigmas(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The rule's lines: floors as shares, the rest in sigma (suspect, clear: times sqrt(1 + 1.1/K); deep: sqrt(1/3 + 1.1/K))."""
+    """The rule's lines where no rule is given in."""
 
     suspect_floor: float = 0.02
-    suspect: float = 1.4
+    suspect_sigmas: float = 1.4
     clear_floor: float = 0.015
-    clear: float = 1.05
-    deep_floor: float = 0.03
-    deep: float = 3.3
+    clear_sigmas: float = 1.05
+    regressed_floor: float = 0.03
+    machine_sigmas: float = 3.1
+    reference_sigmas: float = 3.0
+    start_sigmas: float = 1.9
 
 
-WITH_CONTROL = Lines(suspect_floor=0.012, clear_floor=0.009, deep_floor=0.017, deep=3.6)
-"""The rule's lines where a control takes the machine out (GATE)."""
+WITH_CONTROL = Lines(suspect_floor=0.012, clear_floor=0.009, regressed_floor=0.017)
+"""The same where a control takes the machine out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +91,7 @@ class Noise:
     start_minutes: float
     run_minutes: float
     name: str = ""
-    lines: Lines = field(default_factory=Lines)
+    lines: RuleLines = field(default_factory=Lines)
 
     @classmethod
     def of(
@@ -88,7 +104,7 @@ class Noise:
         start_minutes: float,
         run_minutes: float,
         name: str = "",
-        lines: Lines | None = None,
+        lines: RuleLines | None = None,
     ) -> Noise:
         """From the sd of session medians of so many runs: what starts and runs do not explain of it is the machine's."""
         rest = sigma**2 - start**2 - run**2 * median_variance(runs)
@@ -114,8 +130,8 @@ class Rates:
 class Option:
     """One way to see the effect. again: re-measures on fresh starts, each of again_runs; sessions: K of the baseline.
 
-    found: how often the effect is found; false_alarm: an upper bound. deep_line: the worsening, as a share, that the mean of the
-    re-measures must exceed. minutes: of a session, suspicion's expected part included; minutes_suspect: of a session that is
+    found: how often the effect is found; false_alarm: of one figure in one unchanged session. line: the worsening, as a share, that
+    the mean of all starts but the worst must exceed. minutes: of a session, suspicion's expected part included; minutes_suspect: of a session that is
     measured again to the end; minutes_baseline: of the K sessions.
     """
 
@@ -126,7 +142,7 @@ class Option:
     sessions: int
     found: float
     false_alarm: float
-    deep_line: float
+    line: float
     minutes: float
     minutes_suspect: float
     minutes_baseline: float
@@ -196,17 +212,28 @@ def option(effect: float, noise: Noise, runs: int, again: int, again_runs: int, 
     lines, sigma = noise.lines, noise.sigma(runs)
     first_sd = math.sqrt(noise.start**2 + noise.run**2 * median_variance(runs))
     again_sd = math.sqrt(noise.start**2 + noise.run**2 * median_variance(again_runs))
-    shared_sd = math.sqrt(noise.machine**2 + REFERENCE_VARIANCE * sigma**2 / sessions)
-    around = sigma * math.sqrt(1 + REFERENCE_VARIANCE / sessions)
-    suspect = _Line(-math.log1p(-lines.suspect_floor), lines.suspect * around)
-    clear = _Line(-math.log1p(-lines.clear_floor), lines.clear * around)
+    reference_sd = sigma * math.sqrt(REFERENCE_VARIANCE / sessions)
+    around = math.hypot(sigma, reference_sd)
     df = BORROWED_DF + sessions - 2
-    rule = lines.deep * sigma * math.sqrt(1 / 3 + REFERENCE_VARIANCE / sessions)
-    spread = _Spread(shared_sd, first_sd, again_sd / math.sqrt(BEST), df)
-    deep = spread.deep(rates.alarm, suspect, _Line(-math.log1p(-lines.deep_floor), rule))
-    drop = -math.log1p(-effect)
-    found = _passes(drop, shared_sd, first_sd, again_sd, again, df, (suspect, clear, deep))
-    suspicion = _below(-suspect.at(1.0), 0.0, math.hypot(shared_sd, first_sd))
+    base = math.sqrt(
+        (lines.machine_sigmas * _widened(0.025, df) * noise.machine) ** 2
+        + (lines.reference_sigmas * _widened(rates.alarm, df) * reference_sd) ** 2
+        + (lines.start_sigmas * _widened(rates.alarm, df) * first_sd) ** 2 / again
+    )
+    design = _Design(
+        shared=math.hypot(noise.machine, reference_sd),
+        first=first_sd,
+        again=again_sd,
+        starts=again,
+        df=df,
+        suspect=_Line(-math.log1p(-lines.suspect_floor), lines.suspect_sigmas * around),
+        clear=_Line(-math.log1p(-lines.clear_floor), lines.clear_sigmas * around),
+        floor=-math.log1p(-lines.regressed_floor),
+        base=base,
+    )
+    unchanged = design.alarms()
+    times = max(1.0, _where(unchanged, rates.alarm))
+    suspicion = 0.5 * math.erfc(design.suspect.at(1.0) / max(math.hypot(design.shared, first_sd) * math.sqrt(2), 1e-12))
     session = noise.start_minutes + runs * noise.run_minutes
     once_more = noise.start_minutes + again_runs * noise.run_minutes
     return Option(
@@ -215,9 +242,9 @@ def option(effect: float, noise: Noise, runs: int, again: int, again_runs: int, 
         again=again,
         again_runs=again_runs,
         sessions=sessions,
-        found=found,
-        false_alarm=spread.false_alarm(suspect, deep),
-        deep_line=-math.expm1(-deep.at(1.0)),
+        found=math.fsum(weight for at, weight in design.alarms(-math.log1p(-effect)) if at >= times),
+        false_alarm=math.fsum(weight for at, weight in unchanged if at >= times),
+        line=-math.expm1(-max(design.floor, times * base)),
         minutes=session + suspicion * again * once_more,
         minutes_suspect=session + again * once_more,
         minutes_baseline=sessions * session,
@@ -237,64 +264,65 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
-    """The sds of what is shared, of the first start, and of the mean of the fresh ones; df of the estimated sigma."""
+class _Design:
+    """One design: sds of what is shared, of the first start and of the fresh ones; and its lines."""
 
     shared: float
     first: float
-    mean: float
+    again: float
+    starts: int
     df: int
+    suspect: _Line
+    clear: _Line
+    floor: float
+    base: float
 
-    def deep(self, alarm: float, suspect: _Line, rule: _Line) -> _Line:
-        """The deep line: the rule's, or further out where the false alarms ask for it."""
-        low, high = rule.sigmas, rule.at(1.0) + 12 * math.hypot(self.shared, self.mean)
-        if self.false_alarm(suspect, rule) <= alarm:
-            return rule
-        for _ in range(14):
-            middle = (low + high) / 2
-            low, high = (
-                (low, middle) if self.false_alarm(suspect, _Line(rule.floor, middle)) <= alarm else (middle, high)
-            )
-        return _Line(rule.floor, high)
+    def alarms(self, drop: float | None = None) -> list[tuple[float, float]]:
+        """(c, probability) of lattice points that are an alarm for lines up to c times ``base``.
 
-    def false_alarm(self, suspect: _Line, deep: _Line) -> float:
-        """The upper bound of the false alarms of one figure in one unchanged session."""
-        total = 0.0
-        for nth in range(_SIGMAS):
-            ratio = _sigma_ratio(_NORMAL.inv_cdf((nth + 0.5) / _SIGMAS), self.df)
-            first, again = -suspect.at(ratio), -deep.at(ratio)
-            total += math.fsum(
-                w * _below(first, self.shared * u, self.first) * _below(again, self.shared * u, self.mean)
-                for w, u in zip(_WEIGHTS, _SHARED, strict=True)
-            )
-        return total / sum(_WEIGHTS) / _SIGMAS
+        drop: a worsening; None: unchanged, with draws that lean toward the alarm, weighed back.
+        """
+        sds = (self.shared, self.first, *(self.again for _ in range(self.starts)))
+        lean = [0.0] * len(sds)
+        if drop is None:
+            # The likeliest way to an alarm: all starts off by the line, each cause by its part of the variance.
+            whole = self.shared**2 + (self.first**2 + self.starts * self.again**2) / (1 + self.starts) ** 2
+            most = max(self.floor, self.base) / max(whole, 1e-24)
+            lean = [most * self.shared, *(most * sd / (1 + self.starts) for sd in sds[1:])]
+        found = []
+        for estimate, *draws in _lattice():
+            ratio = _sigma_ratio(estimate, self.df)
+            shifted = [draw + by for draw, by in zip(draws, lean, strict=False)]
+            base = (drop or 0.0) + self.shared * shifted[0]
+            offs = [base + sd * z for sd, z in zip(sds[1:], shifted[1:], strict=True)]
+            if offs[0] <= self.suspect.at(ratio) or min(offs[1:]) <= self.clear.at(ratio):
+                continue
+            best = (math.fsum(offs) - max(offs)) / self.starts
+            if best > self.floor:
+                weight = math.exp(-math.fsum(by * (z - by / 2) for z, by in zip(shifted, lean, strict=True)))
+                found.append((best / max(ratio * self.base, 1e-12), weight / _POINTS))
+        return found
 
 
-def _below(line: float, middle: float, sd: float) -> float:
-    return 0.5 * math.erfc((middle - line) / (max(sd, 1e-12) * math.sqrt(2)))
+def _where(alarms: Sequence[tuple[float, float]], rate: float) -> float:
+    """The smallest c at which the alarms are as rare as asked; 0 where they are so everywhere."""
+    total = 0.0
+    for at, weight in sorted(alarms, reverse=True):
+        total += weight
+        if total > rate:
+            return at * (1 + 1e-9)
+    return 0.0
+
+
+def _widened(tail: float, df: int) -> float:
+    """How much further out than a normal one a t quantile lies (the first term of Cornish and Fisher)."""
+    z = _NORMAL.inv_cdf(1 - tail)
+    return 1 + (z * z + 1) / (4 * df)
 
 
 def _sigma_ratio(z: float, df: int) -> float:
     """Estimated / true sigma at this normal quantile: the root of chi-square / df (Wilson, Hilferty 1931)."""
     return math.sqrt(max(1 - 2 / (9 * df) + z * math.sqrt(2 / (9 * df)), 0.0) ** 3)
-
-
-def _passes(
-    drop: float, shared_sd: float, first_sd: float, again_sd: float, again: int, df: int, lines: tuple[_Line, ...]
-) -> float:
-    """How often a worsening by ``drop`` passes all three lines."""
-    best = max(BEST, again - 1)
-    hits = 0
-    for shared, estimate, first, *others in _lattice():
-        ratio = _sigma_ratio(estimate, df)
-        suspect, clear, deep = (line.at(ratio) for line in lines)
-        base = drop - shared_sd * shared
-        if base - first_sd * first <= suspect:
-            continue
-        starts = sorted(base - again_sd * other for other in others[:again])
-        if starts[0] > clear and math.fsum(starts[:best]) / best > deep:
-            hits += 1
-    return hits / _POINTS
 
 
 @lru_cache(maxsize=1)
@@ -333,7 +361,7 @@ def _why(effect: float, kept: Sequence[Option], noises: Sequence[Noise], rates: 
             f"not on this machine: {asked} is below {least:.1%}, for what all starts of a session share moves by "
             f"{machine:.1%} from session to session, and no number of runs takes that out"
         )
-    floor = min(noise.lines.deep_floor for noise in noises)
+    floor = min(noise.lines.regressed_floor for noise in noises)
     if effect <= floor:
         return f"not with this rule: {asked} lies within its floor of {floor:.1%}"
     return f"not within what was tried: {asked} would need more starts or sessions than the largest design here"
@@ -363,7 +391,7 @@ def table(answer: Answer, limit: int = 6) -> list[tuple[str, ...]]:
                 f"{o.again} x {o.again_runs}",
                 str(o.sessions),
                 f"{o.found:.1%}",
-                f"<= {o.false_alarm:.2%}",
+                f"{o.false_alarm:.3%}",
                 f"{o.minutes:.1f}",
                 f"{o.minutes_suspect:.1f}",
                 f"{o.minutes_baseline:.0f}",

@@ -134,7 +134,7 @@ def test_out_of_sample_is_worse_than_in_sample_where_beta_is_chance() -> None:
 def test_pairs_are_of_the_same_session() -> None:
     figure = Baseline((10.0, 11.0, 12.0), ("a", "b", "c"))
     beside = Baseline((5.0, 6.0), ("c", "a"))
-    assert control.pairs(figure, beside) == (Pair(10.0, 6.0), Pair(12.0, 5.0))
+    assert control.pairs(figure, beside) == (Pair(10.0, 6.0, "a"), Pair(12.0, 5.0, "c"))
 
 
 def test_the_baseline_without_the_machine() -> None:
@@ -143,12 +143,13 @@ def test_the_baseline_without_the_machine() -> None:
     figure = Baseline(tuple(p.value for p in history), names, sigma0=0.04)
     beside = Baseline(tuple(p.control for p in history), names)
     found = fit(control.pairs(figure, beside), "higher", same=True)
-    without = control.baseline_without_machine(figure, beside, found, 0.006)
+    without = control.baseline_without_machine(figure, found, 0.006)
     assert without.sigma0 == 0.006
     assert without.sessions == names
     assert statistics.stdev(without.values) < statistics.stdev(figure.values) / 3
-    with pytest.raises(ValueError, match="knows 10 sessions, the baseline has 20"):
-        control.baseline_without_machine(figure, beside, fit(history[:10], "higher", same=True), None)
+    # A pinned baseline of ten of these, and a session without a control.
+    pinned = Baseline((*figure.values[3:13], 100.0), (*names[3:13], "alone"))
+    assert control.baseline_without_machine(pinned, found, None).values == found.values[3:13]
 
 
 @pytest.mark.parametrize("bad", [[], [Pair(0.0, 1.0)], [Pair(1.0, math.nan)], [Pair(1.0, math.inf)]])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmbench.gate.combined import KINDS, Final, Kind, combine, judge, of_control
 from pytest_llmbench.gate.control import Pair, fit
-from pytest_llmbench.gate.machine import KINDS, Final, Kind, combine, judge, of_control
 from pytest_llmbench.records import Baseline
 
 if TYPE_CHECKING:
