@@ -78,9 +78,7 @@ def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rul
     if learned.sigma0 is not None:
         noisy = own > np.maximum(rule.noisy_times * learned.sigma0, rule.noisy_least)
         weight = rule.sigma0_weight
-        variance = np.where(
-            noisy, variance, (weight * learned.sigma0**2 + free * variance) / (weight + free)
-        )
+        variance = np.where(noisy, variance, (weight * learned.sigma0**2 + free * variance) / (weight + free))
         df = np.where(noisy, free, weight + free)
     if learned.machine is None:
         of_machine, machine_df = rule.machine_share * variance, df

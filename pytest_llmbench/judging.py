@@ -221,7 +221,7 @@ class Gate:
         if self._store is None or self._identity is None or cell not in self._identity["card"]["cells"]:
             return []
         key, machine = keys.cell_key(self._identity, cell), keys.machine_key(self._identity)
-        accepted = self._store.accepted_when(key, machine)
+        accepted = {one.figure: one.accepted_when for one in self._store.baselines_by_key([key], machine)}
         return [
             FigureHistory(
                 kind.name,
@@ -234,11 +234,9 @@ class Gate:
         ]
 
     def _proposals(self, cell: str, histories: Sequence[FigureHistory]) -> tuple[Proposal, ...]:
-        marked = [
-            propose.Marked(one.mark, one.figure, str(one.date))
-            for one in self._marks.marks
-            if one.is_for(self._card_id, cell, self.machine_key or "") and one.is_active(_today())
-        ]
+        marked = marks_file.marked(
+            self._marks, card=self._card_id, cell=cell, machine_key=self.machine_key or "", today=_today()
+        )
         return propose.propose(histories, marked)
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ def _row(one: KeptBaseline) -> tuple[str, ...]:
     from pytest_llmbench.history import baselines  # noqa: PLC0415
 
     values = one.baseline.values
-    reference = baselines.reference(values)
+    reference = baselines.reference(values, one.direction)
     missing = baselines.COMPLETE - len(values)
     by = f"{one.accepted_by}, {(one.accepted_when or '')[:10]}: {one.baseline.accepted}" if one.accepted_by else ""
     return (

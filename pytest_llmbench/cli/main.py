@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench import __version__
-from pytest_llmbench.cli import baseline, history
+from pytest_llmbench.cli import baseline, history, marks
 from pytest_llmbench.errors import LlmbenchError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-COMMANDS: tuple[Command, ...] = (history, baseline)
+COMMANDS: tuple[Command, ...] = (history, baseline, marks)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

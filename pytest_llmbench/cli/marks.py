@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_llmbench.cli import common
 from pytest_llmbench.errors import InputError
 from pytest_llmbench.marks import file
 from pytest_llmbench.marks.evidence import FigureHistory
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
+    from pytest_llmbench.history.store import Store
     from pytest_llmbench.marks.file import Mark, Marks
     from pytest_llmbench.marks.propose import Proposal
     from pytest_llmbench.records import Direction, Outcome
@@ -39,10 +41,11 @@ class TrackedFigure:
 
 @dataclass(frozen=True, slots=True)
 class TrackedCell:
-    """A cell that the history knows on a machine. machine_key: sha256, hexadecimal; machine: in words."""
+    """A cell that the history knows on a machine. Keys: sha256, hexadecimal; machine: in words."""
 
     card: str
     cell: str
+    cell_key: str
     machine_key: str
     machine: str
     figures: tuple[TrackedFigure, ...]
@@ -73,7 +76,34 @@ class _Found:
         return self.cell.machine_key[: file.KEY_DIGITS]
 
 
+class StoreSource:
+    """The history as the source: every cell of every card on every machine that has a baseline, as last measured."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def cells(self) -> list[TrackedCell]:
+        from pytest_llmbench.history import keys  # noqa: PLC0415
+
+        found = []
+        for setup in self._store.setups():
+            machine = keys.machine_label(setup.identity["machine"])
+            figures: dict[tuple[str, str, str], list[TrackedFigure]] = {}
+            for one in self._store.kept_baselines(setup.identity):
+                figure = TrackedFigure(one.figure, one.direction, one.accepted_when)
+                figures.setdefault((one.cell, one.cell_key, one.machine_key), []).append(figure)
+            found += [
+                TrackedCell(setup.card_id, cell, cell_key, machine_key, machine, tuple(of_cell))
+                for (cell, cell_key, machine_key), of_cell in figures.items()
+            ]
+        return found
+
+    def outcomes(self, cell: TrackedCell, figure: str, limit: int) -> Sequence[Outcome]:
+        return self._store.outcomes(cell.cell_key, cell.machine_key, figure, limit)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_place(parser)
     parser.add_argument(
         "--file",
         type=Path,
@@ -99,8 +129,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, source: Source | None = None) -> int:
-    """Do what the arguments say; 0. source: None for ``args.source``. Raises InputError, MarksError."""
-    source = source or args.source
+    """Do what the arguments say; 0. source: None for the history. Raises InputError, MarksError."""
+    if source is None:
+        with common.open_store(args) as store:
+            return run(args, StoreSource(store))
     marks, today = file.read(args.file), _today()
     if args.action is None:
         _print(_shown(marks, source, today, args.file))

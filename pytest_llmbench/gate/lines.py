@@ -63,7 +63,9 @@ class Rule:
                     "take one of these, and bound the cost with --llmbench-remeasure",
                 )
         if self.figures < 1:
-            raise InputError("rule.figures", self.figures, "a suite judges at least one figure", "count the gated figures")
+            raise InputError(
+                "rule.figures", self.figures, "a suite judges at least one figure", "count the gated figures"
+            )
 
 
 RULE = Rule()

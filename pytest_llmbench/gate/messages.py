@@ -28,9 +28,7 @@ def explain(
     return tuple(_lines(decision, name, unit, baseline, runs))
 
 
-def _lines(
-    decision: Decision, name: str, unit: str, baseline: Baseline | None, runs: Sequence[float]
-) -> Iterator[str]:
+def _lines(decision: Decision, name: str, unit: str, baseline: Baseline | None, runs: Sequence[float]) -> Iterator[str]:
     if decision.reference is None:
         yield _without_reference(decision, name, unit)
         return

@@ -57,7 +57,9 @@ def decide(
     if direction == "none":
         return replace(start, reason="this figure has no better or worse")
     if not (math.isfinite(value) and value >= 0):
-        return replace(start, kind="inconclusive", reason=f"{value} cannot be compared: a value must be a number and not below 0")
+        return replace(
+            start, kind="inconclusive", reason=f"{value} cannot be compared: a value must be a number and not below 0"
+        )
     if baseline is None or start.missing:
         unusable = len(baseline.values) - start.k if baseline is not None else 0
         reason = f"{unusable} of the baseline's values are not above 0" if unusable else None

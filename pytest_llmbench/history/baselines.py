@@ -7,6 +7,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.gate import spread as spreads
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
 
 APART_S = 1800.0
 COMPLETE = 10
-LEARNT = 5
-TRIMMED = 0.2
+LEARNT = spreads.LEAST_SESSIONS
+LEAST_KNOWN = 3
+# An invalid cell may still have valid figures.
+USABLE = frozenset({"measured", "invalid"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ def usable(*, own: bool, status: str, median: float | None) -> bool:
 
     By validity, never by value: else the reference is biased. A value that has no logarithm cannot be judged at all.
     """
-    return own and status in {"measured", "invalid"} and median is not None and median > 0 and math.isfinite(median)
+    return own and status in USABLE and median is not None and median > 0 and math.isfinite(median)
 
 
 def admits(members: Sequence[Candidate], one: Candidate) -> bool:
@@ -51,36 +55,21 @@ def collect(candidates: Iterable[Candidate], members: Sequence[Candidate] = ()) 
 
 
 def spread(values: Sequence[float], direction: Direction) -> float | None:
-    """s: standard deviation of the log session medians without the slowest ceil(K/10), consistency-corrected (GATE, step 2).
+    """s of GATE's step 2 (``gate.spread``), from values in the figure's unit; None under 3 of them."""
+    goods = [spreads.goodness(value, direction) for value in spreads.usable(values)]
+    return spreads.spread(goods) if len(goods) >= LEAST_KNOWN else None
 
-    None under 3 values. direction says which end is slow. The correction is that of a normal distribution cut at one side,
-    so that s estimates the standard deviation of the whole.
+
+def sigma0(known: Iterable[float]) -> float | None:
+    """The typical s of figures of one kind on one machine: the median over baselines of 5 sessions and more (GATE, step 2).
+
+    None under 3 of them: then a figure stands on its own spread alone.
     """
-    if len(values) < 3:
-        return None
-    cut = math.ceil(len(values) / 10)
-    logs = sorted(map(math.log, values), reverse=direction == "lower")[cut:]
-    return statistics.stdev(logs) / _kept_sd(cut / len(values)) if len(logs) > 1 else None
+    found = list(known)
+    return statistics.median(found) if len(found) >= spreads.LEAST_FIGURES else None
 
 
-def _kept_sd(share: float) -> float:
-    """Standard deviation of a standard normal without its lowest share."""
-    normal = statistics.NormalDist()
-    at = normal.inv_cdf(share)
-    mean = normal.pdf(at) / (1 - share)
-    return math.sqrt(1 + at * mean - mean * mean)
-
-
-def sigma0(spreads: Iterable[float]) -> float | None:
-    """The typical s of figures of one kind on one machine: the median over baselines of 5 sessions and more (GATE, step 2)."""
-    known = list(spreads)
-    return statistics.median(known) if known else None
-
-
-def reference(values: Sequence[float]) -> float | None:
-    """20 % trimmed mean of the log session medians, back in the figure's unit (GATE, step 1); None of nothing."""
-    if not values:
-        return None
-    logs = sorted(map(math.log, values))
-    cut = int(TRIMMED * len(logs))
-    return math.exp(statistics.fmean(logs[cut : len(logs) - cut]))
+def reference(values: Sequence[float], direction: Direction) -> float | None:
+    """The 20 % trimmed mean of the log session medians, back in the figure's unit; None of nothing."""
+    goods = [spreads.goodness(value, direction) for value in spreads.usable(values)]
+    return spreads.from_goodness(spreads.reference(goods), direction) if goods else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -90,6 +91,22 @@ def connect(url: URL, *, wait_s: float = WAIT_S) -> Engine:
             engine.dispose()
             raise
     return engine
+
+
+def check(storage: Path, given: str | None) -> None:
+    """Refuse, before anything is measured, a history that cannot be used; one that is not there yet is not made.
+
+    storage, given: as ``Store.open`` takes them. Raises InputError.
+    """
+    url = parse(default_url(storage) if given is None else given)
+    file = sqlite_file(url)
+    if file is None or file.exists():
+        connect(url).dispose()
+        return
+    there = next(folder for folder in file.parents if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = f"{there} may not be written by this user" if there.is_dir() else f"{there} is a file, not a folder"
+        raise InputError(FIELD, shown(url), reason, "name another place")
 
 
 @contextmanager

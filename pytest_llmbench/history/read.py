@@ -194,6 +194,61 @@ def outcomes(connection: Connection, cell_key: str, machine_key: str, figure: st
     )
 
 
+def series(
+    connection: Connection, cell_keys: Sequence[str], machine_key: str, limit: int
+) -> list[tuple[dict[str, float], Direction]]:
+    """The judged figures of these cells by session, since their current baselines began; at most ``limit`` sessions each.
+
+    Sessions in which a figure was found to have moved are left out whole: what a slower setup does to all of its figures
+    is no movement of the machine.
+    """
+    r, s, f, c, m, b, e = (
+        t.results.c,
+        t.sessions.c,
+        t.figures.c,
+        t.cells.c,
+        t.machines.c,
+        t.baselines.c,
+        t.members.c,
+    )
+    machine = sa.select(m.id).where(m.key == machine_key).scalar_subquery()
+    began = dict(
+        connection.execute(
+            sa.select(b.cell, sa.func.min(e.started))
+            .join_from(t.baselines, t.members, e.baseline == b.id)
+            .join(t.cells, b.cell == c.id)
+            .where(c.key.in_(cell_keys), b.machine == machine, b.current)
+            .group_by(b.cell)
+        )
+        .tuples()
+        .all()
+    )
+    found: dict[tuple[int, str], tuple[dict[str, float], Direction]] = {}
+    moved: set[str] = set()
+    for cell, since in began.items():
+        last = (
+            sa.select(r.id, r.session)
+            .where(r.cell == cell, r.machine == machine, r.own.is_(True), r.started >= since)
+            .where(r.status.in_(rules.USABLE))
+            .order_by(r.started.desc(), r.id.desc())
+            .limit(limit)
+            .subquery()
+        )
+        for row in connection.execute(
+            sa.select(s.session, f.name, f.direction, f.median, f.verdict)
+            .join_from(last, t.sessions, last.c.session == s.id)
+            .join(t.figures, f.result == last.c.id)
+            .where(f.verdict.is_not(None), f.median > 0)
+        ):
+            if row.verdict in {"regressed", "improved"}:
+                moved.add(row.session)
+            found.setdefault((cell, row.name), ({}, row.direction))[0][row.session] = row.median
+    return [
+        ({session: value for session, value in values.items() if session not in moved}, direction)
+        for values, direction in found.values()
+    ]
+
+
 def facts_of(connection: Connection, cell_keys: Sequence[str], machine_key: str) -> dict[str, dict[str, Any]]:
     """The attributes of every session that is in a current baseline of these cells, by session."""
     b, c, m, e, a = t.baselines.c, t.cells.c, t.machines.c, t.members.c, t.attributes.c

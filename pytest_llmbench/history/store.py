@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import sqlalchemy as sa
 
 from pytest_llmbench.errors import InputError
+from pytest_llmbench.gate.machine import machine_state
 from pytest_llmbench.history import acceptance as acceptances
 from pytest_llmbench.history import connect, entry, exchange, keys, read, rebuild, write
 from pytest_llmbench.history import schema as t
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Engine
 
+    from pytest_llmbench.gate.machine import Machine
     from pytest_llmbench.history.entry import SessionEntry
     from pytest_llmbench.history.exchange import Imported
     from pytest_llmbench.history.read import KeptBaseline, SessionRow, Setup
@@ -175,6 +177,12 @@ class Store:
         """The same by keys."""
         with connect.told(self._engine.url), self._engine.connect() as connection:
             return read.baselines(connection, cell_keys, machine_key)
+
+    def machine_state(self, identity: Mapping[str, Any], limit: int) -> Machine | None:
+        """How far the machine itself moves between sessions, learned from this identity's figures; None: not known."""
+        with connect.told(self._engine.url), self._engine.connect() as connection:
+            cells = list(keys.cell_keys(identity).values())
+            return machine_state(read.series(connection, cells, keys.machine_key(identity), limit))
 
     def outcomes(self, cell_key: str, machine_key: str, figure: str, limit: int = 10) -> tuple[Outcome, ...]:
         """The last outcomes of one figure, oldest first. Sessions that took the cell over from an earlier one are not in it."""

@@ -34,9 +34,11 @@ STREET: dict[str, frozenset[str]] = {
         "measure": "errors records figure_kinds card client prompts",
         "stats": "records figure_kinds",
         "gate": "errors records figure_kinds stats",
-        "verdict": "records figure_kinds stats",
-        "history": "errors records files verdict",
-        "cli": "errors records files history",
+        "verdict": "records figure_kinds stats gate",
+        "history": "errors records files verdict gate",
+        "marks": "errors records files card",
+        "outcomes": "errors records files",
+        "cli": "errors records files history marks gate",
         "report": "records files figure_kinds journal contract stats verdict",
         "resume": "errors records journal",
         "selfcheck": "errors records client measure paced",
@@ -45,11 +47,12 @@ STREET: dict[str, frozenset[str]] = {
         "servers": "errors records journal engine client watch",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats servers",
         "wishes": "resume",
+        "judging": "errors records files figure_kinds stats verdict gate history marks outcomes wishes",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report resume going_on servers runner wishes",
-        "bench": "errors records files card client verdict report runner session wishes",
+        "stats verdict history report resume going_on servers runner wishes judging outcomes",
+        "bench": "errors records files card client report runner session wishes marks",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume bench wishes",
+        "watch engine figure_kinds resume bench wishes marks outcomes",
     }.items()
 }
 ROOM_OF = {

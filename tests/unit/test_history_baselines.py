@@ -87,6 +87,6 @@ def test_spread_of_too_few_is_unknown() -> None:
 
 
 def test_the_reference_is_a_trimmed_mean_of_logs() -> None:
-    assert baselines.reference([]) is None
-    assert baselines.reference([4.0, 9.0]) == pytest.approx(6.0)
-    assert baselines.reference([1.0, *[50.0] * 6, 51.0, 200.0, 900.0]) == pytest.approx(50.0, rel=0.01)
+    assert baselines.reference([], "higher") is None
+    assert baselines.reference([4.0, 9.0], "lower") == pytest.approx(6.0)
+    assert baselines.reference([1.0, *[50.0] * 6, 51.0, 200.0, 900.0], "higher") == pytest.approx(50.0, rel=0.01)
