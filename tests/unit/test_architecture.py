@@ -36,6 +36,9 @@ STREET: dict[str, frozenset[str]] = {
         "verdict": "records figure_kinds stats",
         "history": "errors records files verdict",
         "report": "records files figure_kinds journal contract stats verdict",
+        "marks": "errors records files card",
+        "outcomes": "errors records",
+        "cli": "errors records files gate history marks report",
         "resume": "errors records journal",
         "selfcheck": "errors records client measure paced",
         "going_on": "records journal contract measure stats resume",
@@ -114,6 +117,12 @@ PURE = (
     "client.sse",
     "client.parse",
     "report.table",
+    "marks.evidence",
+    "marks.propose",
+    "marks.effect",
+    "outcomes",
+    "outcomes.categories",
+    "outcomes.summary",
 )
 # Counts the tokens of prompts on a running server. Everything else in ``measure`` reads what was recorded.
 SENDERS = frozenset({"measure.request"})
