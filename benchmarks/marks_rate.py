@@ -214,8 +214,12 @@ def many(
 def clopper_pearson(hits: int, of: int) -> tuple[float, float]:
     """Exact 95 % interval of a rate."""
 
+    def log_share(p: float, k: int) -> float:
+        choose = math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1)
+        return choose + k * math.log(p) + (of - k) * math.log1p(-p)
+
     def tail(p: float, counts: range) -> float:
-        return sum(math.comb(of, k) * p**k * (1 - p) ** (of - k) for k in counts)
+        return math.fsum(math.exp(log_share(p, k)) for k in counts)
 
     def solve(is_low: Callable[[float], bool]) -> float:
         low, high = 0.0, 1.0

@@ -62,7 +62,7 @@ def category_of(cell: JudgedCell) -> Category | None:
 def _categories(cell: JudgedCell) -> Iterable[Category]:
     if cell.result.status in _OF_STATUS:
         yield _OF_STATUS[cell.result.status]
-    if cell.mark_failures:
+    if cell.mark_failures and cell.result.status == "measured":  # otherwise what kept it from being measured speaks
         yield "performance"
     for verdict in cell.verdicts:
         if verdict.failed and not cell.is_covered(verdict):

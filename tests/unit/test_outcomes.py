@@ -80,6 +80,8 @@ SPECIAL = [
         "failed",
     ),
     ("expired", cell(verdict("ok", 0.0), mark_failures=("expired",)), "performance", "failed"),
+    ("expired, and crashed", cell(status="failed", mark_failures=("expired",)), "setup", "failed"),
+    ("expired, and not possible here", cell(status="unsupported", mark_failures=("expired",)), None, "skipped"),
     ("both", cell(verdict("machine changed", -0.1), verdict("regressed", -0.1, "ttft_ms")), "performance", "failed"),
     ("no number and slow", cell(verdict("regressed", -0.1), status="invalid"), "performance", "failed"),
 ]
