@@ -1,6 +1,6 @@
 """How often the rule for marks is wrong, and how soon it is right: simulated setups, with every assumption printed.
 
-``python benchmarks/marks_rate.py [--figures 300] [--sessions 250] [--seed 1]``. Standard library only; 2 minutes.
+``python benchmarks/marks_rate.py [--figures 300] [--sessions 250] [--seed 1]``. Standard library only; two minutes of CPU time.
 
 A session's verdicts come from GATE's rule, written out small here, so that the figures do not depend on what the gate has
 become. One figure a cell; marks are proposed after every session from what is known then.
@@ -185,7 +185,7 @@ def follow(figure: Figure, setup: Setup, sessions: int, rule: Rule, unchanged: i
         if found.slow is not None and outcomes[-1].verdict == "regressed":
             assert outcomes[-1].change is not None
             found = replace(found, later=(*found.later, -outcomes[-1].change))
-        for one in propose([FigureHistory("decode_tok_s", "higher", tuple(outcomes[-20:]))], rule=rule):
+        for one in propose([FigureHistory("decode_tok_s", "higher", tuple(outcomes[-15:]))], rule=rule):
             found = _first(found, one, number - unchanged + 1)
     return found
 
@@ -214,8 +214,12 @@ def many(
 def clopper_pearson(hits: int, of: int) -> tuple[float, float]:
     """Exact 95 % interval of a rate."""
 
+    def log_share(p: float, k: int) -> float:
+        choose = math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1)
+        return choose + k * math.log(p) + (of - k) * math.log1p(-p)
+
     def tail(p: float, counts: range) -> float:
-        return sum(math.comb(of, k) * p**k * (1 - p) ** (of - k) for k in counts)
+        return math.fsum(math.exp(log_share(p, k)) for k in counts)
 
     def solve(is_low: Callable[[float], bool]) -> float:
         low, high = 0.0, 1.0

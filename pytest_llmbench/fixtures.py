@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.bench import Bench
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.options import Settings
+    from pytest_llmbench.outcomes import JudgedCell
     from pytest_llmbench.outcomes.file import VerdictFile
     from pytest_llmbench.plan_changes import PlanChanges
     from pytest_llmbench.records import CellSpec
@@ -353,7 +354,6 @@ class Setups:
         return self._conclude(code) if self._runs and not self.settings.probe else code
 
     def _conclude(self, code: int) -> int:
-        from pytest_llmbench import outcomes  # noqa: PLC0415
         from pytest_llmbench.outcomes.file import build, card_verdict  # noqa: PLC0415
 
         judged = {card_id: run.judged() for card_id, run in self._runs.items()}
@@ -364,7 +364,7 @@ class Setups:
                 (
                     card_verdict(
                         card_id,
-                        [outcomes.relative(cell, base) for cell in judged[card_id]],
+                        [_seen_from(base, cell) for cell in judged[card_id]],
                         machine_key=run.gate.machine_key,
                         machine_name=run.gate.machine_name,
                         problems=run.problems,
@@ -393,6 +393,14 @@ class Setups:
     def close(self) -> None:
         for run in self._runs.values():
             run.close()
+
+
+def _seen_from(base: Path, cell: JudgedCell) -> JudgedCell:
+    """The cell with its files as seen from a folder."""
+    result = cell.result
+    raw = None if result.raw_file is None else relative(result.raw_file, base)
+    logs = tuple(relative(log, base) for log in result.server_logs)
+    return replace(cell, result=replace(result, raw_file=raw, server_logs=logs))
 
 
 def _gating(settings: Settings) -> Gating:

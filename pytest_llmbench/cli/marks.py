@@ -199,6 +199,8 @@ def _mark(one: Mark, cells: Sequence[TrackedCell], today: dt.date) -> Iterator[s
 
 
 def _accept(args: argparse.Namespace, marks: Marks, source: Source, today: dt.date) -> None:
+    if not args.reason.strip():
+        raise InputError("--reason", args.reason, "says nothing", "write why this is acceptable for now")
     there = [one for one in _found(marks, source, today) if one.proposal.action == "add"]
     chosen = [one for one in there if args.all or _is_asked(args, one)]
     if not chosen:

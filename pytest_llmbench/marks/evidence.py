@@ -114,8 +114,10 @@ def wide_sessions(figure: FigureHistory, outcomes: Sequence[Outcome], rule: Rule
     for one in outcomes:
         if len(one.values) < 2 or one.sigma is None or min(one.values) <= 0:
             continue
-        sd = statistics.stdev(math.log(value) for value in one.values)
         limit = max(rule.spread_floor, rule.spread_sds * one.sigma)
+        if math.log(max(one.values) / min(one.values)) <= limit:
+            continue
+        sd = statistics.stdev(math.log(value) for value in one.values)
         if sd > limit:
             runs = " ".join(f"{value:.4g}" for value in one.values)
             text = f"{runs} in {one.session} (spread {sd:.1%}, explained up to {limit:.1%})"
@@ -134,11 +136,10 @@ def worse_mode(figure: FigureHistory, rule: Rule) -> list[Event]:
     for at in range(rule.mode_side, len(ordered) - rule.mode_side + 1):
         low, high = ordered[:at], ordered[at:]
         gap = high[0] - low[-1]
-        side_sd = max(statistics.stdev(low), statistics.stdev(high))
-        clear = (
-            rule.mode_sds_alone * side_sd if sigma is None else max(rule.mode_sds * side_sd, rule.mode_sigmas * sigma)
-        )
-        if gap < max(math.log1p(rule.mode_gap), clear):
+        if gap < math.log1p(rule.mode_gap) or gap < rule.mode_sigmas * (sigma or 0.0):
+            continue
+        sds = rule.mode_sds if sigma is not None else rule.mode_sds_alone
+        if gap < sds * max(statistics.stdev(low), statistics.stdev(high)):
             continue
         side = [value >= high[0] for value in logs]
         turns = sum(one != then for one, then in itertools.pairwise(side))

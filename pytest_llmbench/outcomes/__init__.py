@@ -10,7 +10,6 @@ from pytest_llmbench.outcomes.categories import (
     JudgedCell,
     category_of,
     exit_code,
-    relative,
     result_of,
     worst,
 )
@@ -23,7 +22,6 @@ __all__ = [
     "JudgedCell",
     "category_of",
     "exit_code",
-    "relative",
     "result_of",
     "summary_lines",
     "worst",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
-
-from pytest_llmbench import files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from pytest_llmbench.records import Baseline, CellResult, CellStatus, Verdict, VerdictKind
 
 Category = Literal["performance", "setup", "measurement", "machine"]
@@ -57,14 +53,6 @@ class JudgedCell:
         return verdict.failed and verdict.kind in COVERABLE and verdict.figure in self.covered
 
 
-def relative(cell: JudgedCell, base: Path) -> JudgedCell:
-    """The cell with its files as seen from a folder."""
-    result = cell.result
-    raw = None if result.raw_file is None else files.relative(result.raw_file, base)
-    logs = tuple(files.relative(log, base) for log in result.server_logs)
-    return replace(cell, result=replace(result, raw_file=raw, server_logs=logs))
-
-
 def category_of(cell: JudgedCell) -> Category | None:
     """The category of a cell that fails; None for one that passes, is skipped, or fails as a mark expects."""
     return worst(_categories(cell))
@@ -73,7 +61,7 @@ def category_of(cell: JudgedCell) -> Category | None:
 def _categories(cell: JudgedCell) -> Iterable[Category]:
     if cell.result.status in _OF_STATUS:
         yield _OF_STATUS[cell.result.status]
-    if cell.mark_failures:
+    if cell.mark_failures and cell.result.status == "measured":  # otherwise what kept it from being measured speaks
         yield "performance"
     for verdict in cell.verdicts:
         if verdict.failed and not cell.is_covered(verdict):

@@ -37,7 +37,7 @@ STREET: dict[str, frozenset[str]] = {
         "verdict": "records figure_kinds stats gate",
         "history": "errors records files verdict gate",
         "marks": "errors records files card",
-        "outcomes": "errors records files",
+        "outcomes": "errors records",
         "cli": "errors records files history marks gate",
         "report": "records files figure_kinds journal contract stats verdict",
         "resume": "errors records journal",
@@ -127,6 +127,12 @@ PURE = (
     "gate.messages",
     "history.keys",
     "history.baselines",
+    "marks.evidence",
+    "marks.propose",
+    "marks.effect",
+    "outcomes",
+    "outcomes.categories",
+    "outcomes.summary",
 )
 # Counts the tokens of prompts on a running server. Everything else in ``measure`` reads what was recorded.
 SENDERS = frozenset({"measure.request"})
