@@ -71,7 +71,11 @@ class World:
     def differs(self) -> str:
         """What is not as in the default world."""
         here, usual = vars(self), vars(World())
-        return ", ".join(f"{name} {here[name]:g}" if isinstance(here[name], float) else f"{name} {here[name]}" for name in here if here[name] != usual[name])
+        return ", ".join(
+            f"{name} {here[name]:g}" if isinstance(here[name], float) else f"{name} {here[name]}"
+            for name in here
+            if here[name] != usual[name]
+        )
 
 
 @dataclass
@@ -136,7 +140,11 @@ class Tally:
 
     def row(self, world: str, rule: str) -> str:
         finds = " / ".join(f"{100 * one / self.sessions:.1f}" for one in self.found)
-        noisy, starts = (f"{100 * self.noisy / self.sessions:.1f}", f"{self.starts / self.sessions:.1f}") if self.starts else ("", "")
+        noisy, starts = (
+            (f"{100 * self.noisy / self.sessions:.1f}", f"{self.starts / self.sessions:.1f}")
+            if self.starts
+            else ("", "")
+        )
         return (
             f"| {world} | {rule} | {rate(self.alarms, self.sessions)} | {finds} | {bounds(self.found[1], self.sessions)} "
             f"| {noisy} | {starts} |"
@@ -168,7 +176,7 @@ def bounds(hits: int, n: int) -> str:
 def one_figure_each(array: Floats, offset: int) -> Floats:
     """Keep one figure a session, another in each, with the figures' axis kept."""
     n, figures = array.shape[:2]
-    return array[np.arange(n), (np.arange(n) + offset) % figures][:, None]
+    return np.asarray(array[np.arange(n), (np.arange(n) + offset) % figures][:, None])
 
 
 def simulate(world: World, rules: dict[str, Callable[..., Judged]], sessions: int, seed: int) -> dict[str, Tally]:
@@ -196,7 +204,9 @@ def simulate(world: World, rules: dict[str, Callable[..., Judged]], sessions: in
     return tallies
 
 
-def simulate_others(world: World, rules: dict[str, Callable[[Floats, Floats], Bools]], sessions: int, seed: int) -> dict[str, Tally]:
+def simulate_others(
+    world: World, rules: dict[str, Callable[[Floats, Floats], Bools]], sessions: int, seed: int
+) -> dict[str, Tally]:
     """Rules that look at single runs and never measure again."""
     sampler = Sampler(world, np.random.default_rng(seed))
     tallies = {name: Tally() for name in rules}
@@ -251,7 +261,10 @@ def rules_of(name: str, world: World) -> dict[str, Callable[..., Judged]]:
     if name.startswith("with a control"):
         return {"ours, floors for a control": ours(WITH_CONTROL), "ours": ours()}
     if world.figures == 1:
-        return {"ours, told of 1 figure": ours(replace(RULE, figures=1)), "the rule to start from": gate_rules.as_gate_had_it}
+        return {
+            "ours, told of 1 figure": ours(replace(RULE, figures=1)),
+            "the rule to start from": gate_rules.as_gate_had_it,
+        }
     rules = {"**ours**": ours(), "the rule to start from": gate_rules.as_gate_had_it}
     return rules | {"ours, machine not learned": without_machine} if world.history else rules
 
@@ -288,14 +301,18 @@ def table(sessions: int, seed: int, only: str) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sessions", type=int, default=12_000, help="simulated sessions a world (default: %(default)s)")
+    parser.add_argument(
+        "--sessions", type=int, default=12_000, help="simulated sessions a world (default: %(default)s)"
+    )
     parser.add_argument("--quick", action="store_true", help="a sixth of the sessions")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--only", default="", help="only worlds whose name holds this")
     wanted = parser.parse_args()
     sessions = max(CHUNK, (wanted.sessions // 6 if wanted.quick else wanted.sessions) // CHUNK * CHUNK)
     began = time.monotonic()
-    print(f"seed {wanted.seed}, {sessions} sessions a world (a quarter for rules without re-measures, a twenty-fourth for the bootstrap)")
+    print(
+        f"seed {wanted.seed}, {sessions} sessions a world (a quarter for rules without re-measures, a twenty-fourth for the bootstrap)"
+    )
     print(f"rule: {RULE}")
     print(f"usual world: {World()}")
     for name, world in WORLDS.items():

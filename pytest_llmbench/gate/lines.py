@@ -63,7 +63,9 @@ class Rule:
                     "take one of these, and bound the cost with --llmbench-remeasure",
                 )
         if self.figures < 1:
-            raise InputError("rule.figures", self.figures, "a suite judges at least one figure", "count the gated figures")
+            raise InputError(
+                "rule.figures", self.figures, "a suite judges at least one figure", "count the gated figures"
+            )
 
 
 RULE = Rule()
@@ -92,6 +94,7 @@ class Yardstick:
     df: float
     machine_variance: float
     machine_df: float
+    machine_learned: bool
     own_variance: float
 
     @property
@@ -153,7 +156,7 @@ class Yardstick:
         variance = machine + own
         if variance == 0:
             return 0.0
-        df = variance**2 / (machine**2 / self.machine_df + own**2 / self.df)
+        df = variance**2 / (machine**2 / self.machine_df + own**2 / self.df) if self.machine_learned else self.df
         return t_quantile(0.975, df) * math.sqrt(variance)
 
 
@@ -182,5 +185,6 @@ def yardstick(baseline: Baseline, direction: Direction, rule: Rule, machine: Mac
         df=df,
         machine_variance=machine_variance,
         machine_df=df if machine is None else machine.df,
+        machine_learned=machine is not None,
         own_variance=variance - machine_variance,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pytest_llmbench.gate.decision import Decision, Kind
 from pytest_llmbench.gate.lines import MOST_REMEASURES, RULE, WITH_CONTROL, Rule, Yardstick, yardstick
@@ -57,7 +57,9 @@ def decide(
     if direction == "none":
         return replace(start, reason="this figure has no better or worse")
     if not (math.isfinite(value) and value >= 0):
-        return replace(start, kind="inconclusive", reason=f"{value} cannot be compared: a value must be a number and not below 0")
+        return replace(
+            start, kind="inconclusive", reason=f"{value} cannot be compared: a value must be a number and not below 0"
+        )
     if baseline is None or start.missing:
         unusable = len(baseline.values) - start.k if baseline is not None else 0
         reason = f"{unusable} of the baseline's values are not above 0" if unusable else None
@@ -74,7 +76,9 @@ def _judged(start: Decision, stick: Yardstick, remeasures_left: int) -> Decision
     if stick.noisy:
         known = replace(known, kind="noisy", noisy=True)
     known = replace(known, clear=first >= -stick.clears)
-    side = "worse" if first < -stick.suspect else "better" if first > stick.suspect else None
+    side: Literal["worse", "better"] | None = (
+        "worse" if first < -stick.suspect else "better" if first > stick.suspect else None
+    )
     if side is None:
         return known
     sign = 1 if side == "worse" else -1
