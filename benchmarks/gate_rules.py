@@ -107,7 +107,7 @@ def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rul
 
 def _quantiles(p: float, df: Floats) -> Floats:
     found = {one: t_quantile(p, float(one)) for one in np.unique(df)}
-    return np.vectorize(found.__getitem__, otypes=[float])(df)
+    return np.asarray(np.vectorize(found.__getitem__, otypes=[float])(df))
 
 
 def as_gate_had_it(base: Floats, first: Floats, again: Floats, learned: Learned, sigma_known: float = 0.015) -> Judged:
@@ -187,7 +187,7 @@ def _u_distribution(m: int, n: int) -> Floats:
     for b in range(1, n + 1):
         count(m, b)
     found = count(m, n)
-    return found / found.sum()
+    return np.asarray(found / found.sum())
 
 
 def bootstrap(rng: np.random.Generator, resamples: int = 400) -> Callable[[Floats, Floats], Bools]:

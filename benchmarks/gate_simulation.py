@@ -176,7 +176,7 @@ def bounds(hits: int, n: int) -> str:
 def one_figure_each(array: Floats, offset: int) -> Floats:
     """Keep one figure a session, another in each, with the figures' axis kept."""
     n, figures = array.shape[:2]
-    return array[np.arange(n), (np.arange(n) + offset) % figures][:, None]
+    return np.asarray(array[np.arange(n), (np.arange(n) + offset) % figures][:, None])
 
 
 def simulate(world: World, rules: dict[str, Callable[..., Judged]], sessions: int, seed: int) -> dict[str, Tally]:

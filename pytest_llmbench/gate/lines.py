@@ -94,6 +94,7 @@ class Yardstick:
     df: float
     machine_variance: float
     machine_df: float
+    machine_learned: bool
     own_variance: float
 
     @property
@@ -155,7 +156,7 @@ class Yardstick:
         variance = machine + own
         if variance == 0:
             return 0.0
-        df = variance**2 / (machine**2 / self.machine_df + own**2 / self.df)
+        df = variance**2 / (machine**2 / self.machine_df + own**2 / self.df) if self.machine_learned else self.df
         return t_quantile(0.975, df) * math.sqrt(variance)
 
 
@@ -184,5 +185,6 @@ def yardstick(baseline: Baseline, direction: Direction, rule: Rule, machine: Mac
         df=df,
         machine_variance=machine_variance,
         machine_df=df if machine is None else machine.df,
+        machine_learned=machine is not None,
         own_variance=variance - machine_variance,
     )

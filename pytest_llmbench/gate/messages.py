@@ -88,7 +88,7 @@ def _why(decision: Decision) -> Iterator[str]:
     elif decision.kind == "inconclusive":
         yield (
             f"{way} on every start so far, and too few starts to tell: no more fresh servers were allowed "
-            f"(--llmbench-remeasure); with enough of them a change of {_resolves(decision)} would show"
+            f"(--llmbench-remeasure); with enough of them it shows {_resolves(decision)}"
         )
     elif decision.clear and decision.again:
         word = "a dip of that one start" if decision.dip else "not the setup, that start"
@@ -114,14 +114,14 @@ def _about(decision: Decision, baseline: Baseline | None) -> str:
         words.append(f"spread {percent(decision.spread)}, usual for such figures here {percent(decision.sigma0)}")
     else:
         words.append(f"spread {percent(decision.sigma)}")
-    return ", ".join(words) + f"; resolves changes of {_resolves(decision)} and more"
+    return ", ".join(words) + f"; resolves {_resolves(decision)}"
 
 
 def _resolves(decision: Decision) -> str:
     assert decision.resolves is not None
     if not math.isfinite(decision.resolves):
-        return "more than a hundredfold"
-    return percent(math.ceil(decision.resolves * 1000 - 1e-6) / 1000)
+        return "nothing short of a collapse"
+    return f"changes of {percent(math.ceil(decision.resolves * 1000 - 1e-6) / 1000)} and more"
 
 
 def percent(share: float, *, sign: bool = False) -> str:

@@ -14,7 +14,7 @@ _NORMAL = NormalDist()
 FOUND = 0.95
 # Mean and variance of the largest of n + 1 standard normal values, n = 3, 4, 5 (tables of normal order statistics).
 _LARGEST = {3: (1.02938, 0.49172), 4: (1.16296, 0.44753), 5: (1.26721, 0.41593)}
-_STEPS = 48
+_STEPS = 32
 
 
 def chance_to_find(off: float, stick: Yardstick) -> float:
@@ -53,7 +53,7 @@ def resolves(stick: Yardstick, direction: Direction) -> float:
         low, high = high, high * 2
         if high > 100:
             return 1.0 if direction != "lower" else math.inf
-    while high - low > 1e-5 * high:
+    while high - low > 1e-4 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if chance_to_find(middle, stick) >= FOUND else (middle, high)
     return math.expm1(high) if direction == "lower" else -math.expm1(-high)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pytest_llmbench.gate.decision import Decision, Kind
 from pytest_llmbench.gate.lines import MOST_REMEASURES, RULE, WITH_CONTROL, Rule, Yardstick, yardstick
@@ -76,7 +76,9 @@ def _judged(start: Decision, stick: Yardstick, remeasures_left: int) -> Decision
     if stick.noisy:
         known = replace(known, kind="noisy", noisy=True)
     known = replace(known, clear=first >= -stick.clears)
-    side = "worse" if first < -stick.suspect else "better" if first > stick.suspect else None
+    side: Literal["worse", "better"] | None = (
+        "worse" if first < -stick.suspect else "better" if first > stick.suspect else None
+    )
     if side is None:
         return known
     sign = 1 if side == "worse" else -1

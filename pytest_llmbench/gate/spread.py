@@ -68,9 +68,11 @@ def spread(goods: Sequence[float]) -> float:
     rest = sorted(goods)[dropped(k) :]
     if len(rest) < 2 or rest[0] == rest[-1]:
         return 0.0
+    middle = statistics.fmean(rest)
+    found = math.sqrt(math.fsum((one - middle) ** 2 for one in rest) / (len(rest) - 1))
     cut = _NORMAL.inv_cdf(dropped(k) / (k + 3))
     hazard = _NORMAL.pdf(cut) / (1 - _NORMAL.cdf(cut))
-    return statistics.stdev(rest) / math.sqrt(1 + cut * hazard - hazard**2)
+    return found / math.sqrt(1 + cut * hazard - hazard**2)
 
 
 def sigma0(baselines: Iterable[Baseline], direction: Direction) -> float | None:
