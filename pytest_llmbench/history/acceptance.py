@@ -57,7 +57,7 @@ def read(storage: Path) -> Iterator[tuple[int, Acceptance | str]]:
     path = storage / FILE
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if line.strip():
             yield number, parse(line)
 

@@ -110,25 +110,22 @@ def changes(before: Sequence[Mapping[str, Any]], now: Mapping[str, Any]) -> tupl
 
     An attribute whose value of now was there in some of those sessions too explains nothing, and is left out.
     """
-    lines = []
+    lines = {}
     for name in _ATTRIBUTES:
         old = list(dict.fromkeys(_short(name, one[name]) for one in before if name in one))
         new = _short(name, now[name]) if name in now else None
         if old and new is not None and new not in old:
-            lines.append(f"{name} {' or '.join(old)} -> {new}")
-    if len(lines) > 1 and any(line.startswith("engine ") for line in lines):
-        # Another version is another program: one line says it.
-        named = any(line.startswith("engine ") and not line.startswith(_PROGRAM) for line in lines)
-        lines = [line for line in lines if not (named and line.startswith(_PROGRAM))]
-    return tuple(lines)
+            lines[name] = f"{name} {' or '.join(old)} -> {new}"
+    if "engine" in lines:  # another version is another program: one line says it
+        lines = {name: line for name, line in lines.items() if name not in _HASHES}
+    return tuple(lines.values())
 
 
-_PROGRAM = ("engine program ", "engine libraries ")
+_HASHES = ("engine program", "engine libraries")
 
 
 def _short(name: str, value: Any) -> str:
-    text = str(value)
-    return text[:_SHORT_HASH] if name.startswith(_PROGRAM[0].rstrip()) or name == "engine libraries" else text
+    return str(value)[:_SHORT_HASH] if name in _HASHES else str(value)
 
 
 # ---- differences in words ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ An index: the truth stays in the report documents, from which ``llmbench history
 from __future__ import annotations
 
 import getpass
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -110,10 +111,12 @@ class Store:
         """
         if not why.strip():
             raise InputError("reason", why, "says nothing", "say why the new numbers are right")
+        try:
+            moment = entry.utc(when) if when else entry.now()
+        except ValueError:
+            raise InputError("when", when, "not a time", "2026-12-01T03:04:05+00:00") from None
         with connect.told(self._engine.url), connect.writing(self._engine) as connection:
-            one = self._acceptance(
-                connection, card_id, cells, since, who or getpass.getuser(), when or entry.now(), why
-            )
+            one = self._acceptance(connection, card_id, cells, since, who or _user(), moment, why)
             if write.accept(connection, one):
                 acceptances.append(self.storage, one)
         return one
@@ -152,7 +155,7 @@ class Store:
             cells={cell: key for cell, key in sorted(known.items()) if cells is None or cell in cells},
             machine=row.identity,
             who=who,
-            when=entry.utc(when),
+            when=when,
             why=why.strip(),
             since=row.session,
             since_started=row.started,
@@ -263,10 +266,24 @@ class Store:
         reports = {(one.session, one.card_id) for one in found.sessions}
         accepted = {one.key for one in found.acceptances}
         with connect.told(self._engine.url), connect.writing(self._engine) as connection:
-            old = list(exchange.entries(connection))
-            kept = [o for o in old if not isinstance(o, Acceptance) and (o.session, o.card_id) not in reports]
-            known = [o for o in old if isinstance(o, Acceptance) and o.key not in accepted]
+            old = [
+                one
+                for one in exchange.entries(connection)
+                if (
+                    one.key not in accepted
+                    if isinstance(one, Acceptance)
+                    else (one.session, one.card_id) not in reports
+                )
+            ]
             write.clear(connection)
-            items = rebuild.timeline([*found.sessions, *kept, *found.acceptances, *known])
+            items = rebuild.timeline([*found.sessions, *found.acceptances, *old])
             done = exchange.put(connection, items, None)
-        return Rebuilt(found, done.sessions, done.acceptances, len(kept))
+        kept = sum(not isinstance(one, Acceptance) for one in old)
+        return Rebuilt(found, done.sessions, done.acceptances, kept)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container whose user has no name
+        return f"user {os.getuid()}"

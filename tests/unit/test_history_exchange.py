@@ -40,11 +40,12 @@ def measure(store: Store, one: dict[str, Any]) -> None:
     store.record(one, folder)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cards, two machines, all kinds of sessions, two acceptances."""
     other = changed("card_id", "other", changed("machine.host_id", "there"))
-    with Store.open(tmp_path / "one") as one:
+    folder = tmp_path_factory.mktemp("made")
+    with Store.open(folder) as one:
         for number in range(13):
             measure(one, document(number, decode=60.0 + number))
             if number % 3 == 0:
@@ -61,6 +62,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
         measure(one, document(23, environment=changed("engine.version", "b2", ENVIRONMENT)))
         one.accept("other", why="moved", who="bob", when=at(60 * 24))
         measure(one, document(25, identity=other))
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path, made: Path) -> Iterator[Store]:
+    shutil.copytree(made, tmp_path / "one")
+    with Store.open(tmp_path / "one") as one:
         yield one
 
 

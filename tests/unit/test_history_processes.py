@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from documents import IDENTITY
@@ -46,6 +47,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     try:
         while not all((tmp_path / f"ready-{n}").exists() for n in range(PROCESSES)):
             assert all(one.poll() is None for one in writers), [one.communicate()[1] for one in writers]
+            time.sleep(0.01)
         (tmp_path / "go").touch()  # none of them has opened the store: all create and migrate it at the same time
         errors = [one.communicate(timeout=120)[1] for one in writers]
     finally:

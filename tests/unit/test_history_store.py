@@ -254,6 +254,7 @@ def test_an_older_session_recorded_after_an_acceptance_does_not_enter(store: Sto
         ({"since": "S9"}, r"since = 'S9': .* \(last: S0001, S0000\)"),
         ({"cells": ["decode[cod]"]}, r"cell = 'decode\[cod\]': not in session S0001"),
         ({"why": " "}, r"reason = ' ': says nothing"),
+        ({"when": "soon"}, r"when = 'soon': not a time"),
     ],
 )
 def test_an_acceptance_of_nothing_is_refused(store: Store, asked: dict[str, Any], message: str) -> None:
