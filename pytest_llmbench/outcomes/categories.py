@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+
     from pytest_llmbench.records import Baseline, CellResult, CellStatus, Verdict, VerdictKind
 
 Category = Literal["performance", "setup", "measurement", "machine"]

@@ -45,7 +45,7 @@ STREET: dict[str, frozenset[str]] = {
         "going_on": "records journal contract measure stats resume",
         "verify": "errors records journal contract client measure stats",
         "servers": "errors records journal engine client watch",
-        "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats servers",
+        "runner": "errors records files figure_kinds journal contract engine client prompts measure watch stats servers",
         "wishes": "resume",
         "judging": "errors records files figure_kinds stats verdict gate history marks outcomes wishes",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "

@@ -36,6 +36,7 @@ class Histories:
             cli.TrackedCell(
                 "my-card",
                 cell,
+                f"key of {cell}",
                 KEYS[machine],
                 machine,
                 tuple(

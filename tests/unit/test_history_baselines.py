@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
-import statistics
 
 import pytest
 
@@ -62,27 +60,9 @@ def test_spread_leaves_the_slowest_out() -> None:
     assert times > 0.1  # for a latency 60 is a fast one
 
 
-def test_spread_is_the_standard_deviation_corrected_for_the_cut() -> None:
-    # By hand: ten values, one cut; the sd of a normal without its lowest tenth is 0.8438 of the whole.
-    logs = [0.01 * n for n in range(10)]
-    found = baselines.spread([math.exp(x) for x in logs], "higher")
-    assert found == pytest.approx(statistics.stdev(logs[1:]) / 0.8438, rel=1e-3)
-
-
-@pytest.mark.parametrize("count", [5, 10, 20])
-def test_spread_estimates_the_whole_normal(count: int) -> None:
-    chance = random.Random(3)
-    found = []
-    for _ in range(3000):
-        s = baselines.spread([math.exp(chance.gauss(0, 0.02)) for _ in range(count)], "higher")
-        assert s is not None
-        found.append(s)
-    assert statistics.fmean(found) == pytest.approx(0.02, rel=0.08)
-
-
 def test_spread_of_too_few_is_unknown() -> None:
     assert baselines.spread([100.0, 101.0], "higher") is None
-    assert baselines.sigma0([]) is None
+    assert baselines.sigma0([0.01, 0.02]) is None
     assert baselines.sigma0([0.01, 0.05, 0.02]) == 0.02
 
 

@@ -111,11 +111,11 @@ def test_the_message_says_what_how_much_all_runs_and_where() -> None:
     lines = verdict.explain(MEASURED, verdicts, facts=["machine: 61 °C"]).splitlines()
     assert lines == [
         "decode[code] below floor: 61.0 tok/s, the card's floor is 100.0 tok/s (-39.0%)",
+        "  machine: 61 °C",
         "  promised: 2 runs, up to 512 tokens each",
         "  decode_tok_s: runs 60.0 62.0 tok/s (CV 2.3%)",
         "  ttft_ms: runs 50.0 52.0 ms (CV 2.8%)",
         "  words_s: runs 30.0 31.0 words/s (CV 2.3%)",
-        "  machine: 61 °C",
         "  raw: raw/decode-code.jsonl",
         "  server log: server-1.log",
     ]
@@ -156,7 +156,7 @@ def test_a_status_without_a_reason_still_speaks() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0123, "0.01 x"),
+        (0.0123, "0.0123 x"),
         (9.994, "9.99 x"),
         (10.0, "10.0 x"),
         (999.94, "999.9 x"),
