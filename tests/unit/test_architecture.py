@@ -36,13 +36,14 @@ STREET: dict[str, frozenset[str]] = {
         "verdict": "records figure_kinds stats",
         "history": "errors records files verdict",
         "report": "records files figure_kinds journal contract stats verdict",
-        "resume": "errors records journal",
+        "fit_search": "records stats",
+        "resume": "errors records journal fit_search",
         "selfcheck": "errors records client measure paced",
-        "going_on": "records journal contract measure stats resume",
+        "going_on": "records journal contract measure stats fit_search resume",
         "verify": "errors records journal contract client measure stats",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report resume going_on runner",
+        "stats verdict history report fit_search resume going_on runner",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
         "watch engine figure_kinds resume",
     }.items()
