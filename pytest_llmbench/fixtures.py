@@ -210,6 +210,7 @@ class Setups:
         self.tables: list[tuple[Path, str]] = []
         self.broken_promises = False
         self.saved: list[tuple[str, str, str | None]] = []
+        self.not_reached: dict[str, int] = {}
         self._promised: dict[str, list[CellSpec]] = {}
         self._runs: dict[str, SetupRun] = {}
         self._current: SetupRun | None = None
@@ -290,6 +291,8 @@ class Setups:
             self.documents[card_id] = report.model_dump(mode="json")
             self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
             self.broken_promises |= not report.complete or any(run.saved.values())
+            if run.not_reached:
+                self.not_reached[card_id] = len(run.not_reached)
             self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
 
     def close(self) -> None:

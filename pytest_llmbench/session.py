@@ -396,6 +396,13 @@ class SetupRun:
 
     # ---- ending ----
 
+    @property
+    def not_reached(self) -> tuple[str, ...]:
+        """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
+        if not self._promised or self.wishes.probe:
+            return ()
+        return tuple(spec.id for spec in self.cells if spec.id not in self.results)
+
     async def stop(self) -> None:
         """Stop the server; nothing is left running."""
         if self._runner is not None:
