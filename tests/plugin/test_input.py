@@ -51,7 +51,7 @@ def test_a_setup_without_a_test_path(bench_folder: Bench) -> None:
 def test_a_card_that_is_none(bench_folder: Bench, text: str, words: tuple[str, ...]) -> None:
     path = bench_folder.path / "card.json"
     path.write_text(text)
-    refused(bench_folder.run(card=path), *words)
+    refused(bench_folder.refuse(card=path), *words)
 
 
 def test_a_card_that_is_not_there(bench_folder: Bench) -> None:
@@ -72,7 +72,7 @@ def test_a_card_that_is_not_there(bench_folder: Bench) -> None:
     ],
 )
 def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: tuple[str, ...]) -> None:
-    refused(bench_folder.run(card=bench_folder.card(**changes)), *words)
+    refused(bench_folder.refuse(card=bench_folder.card(**changes)), *words)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: t
     ],
 )
 def test_bad_options(bench_folder: Bench, args: tuple[str, ...], words: tuple[str, ...]) -> None:
-    refused(bench_folder.run(*args, card=bench_folder.card()), *words)
+    refused(bench_folder.refuse(*args, card=bench_folder.card()), *words)
 
 
 ERRORS = pytest.ExitCode.TESTS_FAILED

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+import pytest_llmbench.session  # noqa: F401 - before a session in this process would load it and throw it away again
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -71,6 +73,12 @@ class Bench:
         """Run pytest as a user does, in a process of its own."""
         setup = ["--setup", str(card)] if card is not None else []
         return self.pytester.runpytest_subprocess("-p", "no:cacheprovider", *paths, *setup, *args, timeout=120)
+
+    def refuse(self, *args: str, card: Path | None = None) -> pytest.RunResult:
+        """Run pytest in this process: for what is refused before anything starts. It saves a start of Python and its imports."""
+        setup = ["--setup", str(card)] if card is not None else []
+        paths = ("test_decode.py", "test_prefill.py")
+        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *paths, *setup, *args)
 
     def report(self, card: str = "card") -> dict[str, Any]:
         """The only session's report of a card."""
