@@ -204,7 +204,7 @@ def test_another_engine_is_refused(bench_folder: Bench) -> None:
     ],
 )
 def test_bad_wishes(bench_folder: Bench, args: tuple[str, ...], words: tuple[str, ...]) -> None:
-    result = bench_folder.refuse(*args, card=bench_folder.card())
+    result = bench_folder.run_here(*args, card=bench_folder.card())
     text = str(result.stderr) + str(result.stdout)
     for word in words:
         assert word in text

@@ -74,10 +74,11 @@ class Bench:
         setup = ["--setup", str(card)] if card is not None else []
         return self.pytester.runpytest_subprocess("-p", "no:cacheprovider", *paths, *setup, *args, timeout=120)
 
-    def refuse(self, *args: str, card: Path | None = None) -> pytest.RunResult:
-        """Run pytest in this process: for what is refused before anything starts. It saves a start of Python and its imports."""
+    def run_here(
+        self, *args: str, card: Path | None = None, paths: tuple[str, ...] = ("test_decode.py", "test_prefill.py")
+    ) -> pytest.RunResult:
+        """Run pytest in this process: where no server comes up. It saves a start of Python and its imports."""
         setup = ["--setup", str(card)] if card is not None else []
-        paths = ("test_decode.py", "test_prefill.py")
         return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *paths, *setup, *args)
 
     def report(self, card: str = "card") -> dict[str, Any]:
