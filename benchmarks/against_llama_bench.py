@@ -9,8 +9,10 @@ What is compared, and why the two need not be equal:
   times the evaluation of N random tokens inside one process. Ours is prompt tokens / TTFT: what a user waits for. So ours
   holds HTTP both ways, parsing and templating of the request, tokenising, a slot's launch, and the sampling and sending
   of the first token. That is a few ms a request, so the share falls with N. Random and real tokens cost a dense model the same.
-  llama-server also stops short of a prompt's end to keep a checkpoint of the context (its log says so), which
-  splits a batch in two. The column "server" is its own ``prompt_ms``, without HTTP: it tells these two causes apart.
+  For a model with windowed attention, as Gemma 3 has, llama-server also reads a prompt in pieces, to keep checkpoints of the
+  context between them: 724 tokens as 1 + 207 + 512 + 4 (build 11434; its log at ``-lv 4``: "created context checkpoint").
+  With ``--ctx-checkpoints 0``, or with SmolLM2, which has no window, it reads the same prompt in one piece. What that costs was
+  not measured. The column "server" is its own ``prompt_ms``, without HTTP: it tells these two causes apart.
 - **tg128 @ d512** against our decode of 128 tokens after a prompt of exactly 512 tokens. ``llama-bench -d 512`` fills the same depth
   before it generates. It never samples: its tokens are random. Ours are sampled (greedily here), detokenised, and
   sent one event each with the server's counts in it. Our rate has 127 tokens in its numerator: the first token belongs to TTFT.

@@ -261,6 +261,7 @@ class Setups:
         self.verdict_path = self.folder / "verdict.json"
         self.other_failures = False
         self._started = now()
+        self.not_reached: dict[str, int] = {}
         self._promised: dict[str, list[CellSpec]] = {}
         self._runs: dict[str, SetupRun] = {}
         self._current: SetupRun | None = None
@@ -347,6 +348,8 @@ class Setups:
             self.documents[card_id] = report.model_dump(mode="json")
             self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
             self.broken_promises |= not report.complete or any(run.saved.values())
+            if run.not_reached:
+                self.not_reached[card_id] = len(run.not_reached)
             self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
             self.forgotten += run.forgotten
         broken = self.broken_promises or (self.forgotten and self.settings.accept)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import resume, stats
 from pytest_llmbench.contract import cell_from_json
+from pytest_llmbench.fit_search import size_of, sized
 from pytest_llmbench.journal import Journal
 from pytest_llmbench.measure import PARTS
 
@@ -52,6 +53,20 @@ class GoingOn:
             result = _conclude(specs[cell], self.taken.attempts[cell], status, reasons, folder, card)
             journal.event("cell", cell=cell, status=result.status, reasons=result.reasons, summaries=result.summaries)
             yield result
+
+    def searched(self, folder: Path, journal: Journal, card: str) -> Iterator[CellResult]:
+        """The sizes that the finer search of ``fit`` tried already, after ``take_over``."""
+        like = next((spec for spec in self.cells if spec.part == "fit"), None)
+        for cell, (status, reasons) in self.taken.searched.items():
+            size = size_of(cell)
+            assert size is not None
+            assert like is not None
+            result = _conclude(sized(like, size), self.taken.attempts[cell], status, reasons, folder, card)
+            journal.event("cell", cell=cell, status=result.status, reasons=result.reasons, summaries=result.summaries)
+            yield result
+        for cell, largest in self.earlier.searched.items():
+            if cell in self.taken.whole:
+                journal.event("search", failed=cell, largest=largest)
 
     def to_json(self) -> dict[str, Any]:
         """For contract and document: which run, why, and which runs of which cells were taken over."""

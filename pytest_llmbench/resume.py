@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_llmbench.errors import InputError
+from pytest_llmbench.fit_search import size_of
 from pytest_llmbench.journal import Journal, read_lines
 from pytest_llmbench.records import Attempt, Figure
 
@@ -43,7 +44,10 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """An earlier run. attempts: by cell, each with the session that made it; statuses: of the cells that were concluded."""
+    """An earlier run. attempts: by cell, each with the session that made it; statuses: of the cells that were concluded.
+
+    searched: the failed sizes of ``fit`` below which the finer search came to its end, with the largest that answered.
+    """
 
     folder: Path
     session: str
@@ -51,6 +55,7 @@ class Earlier:
     attempts: Mapping[str, tuple[Attempt, ...]]
     statuses: Mapping[str, tuple[str, tuple[str, ...]]]
     last_start: int
+    searched: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
     def cells(self) -> tuple[dict[str, Any], ...]:
@@ -58,8 +63,20 @@ class Earlier:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Promised cells that were never concluded."""
-        return tuple(cell["id"] for cell in self.cells if cell["id"] not in self.statuses)
+        """Promised cells that were never concluded, or whose finer search was cut short."""
+        return tuple(
+            cell["id"] for cell in self.cells if cell["id"] not in self.statuses or self._cut_short(cell["id"])
+        )
+
+    def _cut_short(self, cell: str) -> bool:
+        plan = (self.contract.get("card_content") or {}).get("plan") or {}
+        return (
+            bool((plan.get("fit") or {}).get("refine"))
+            and size_of(cell) is not None
+            and bool(self.attempts.get(cell))
+            and self.statuses[cell][0] in {"failed", "unsupported"}
+            and cell not in self.searched
+        )
 
 
 def find(storage: Path, card: str, wish: Continue) -> Path:
@@ -112,6 +129,7 @@ def _read(folder: Path) -> Earlier:
     session, last_start = folder.parent.name, 0
     attempts: dict[str, list[Attempt]] = {}
     statuses: dict[str, tuple[str, tuple[str, ...]]] = {}
+    searched: dict[str, int | None] = {}
     for event in read_lines(folder / "journal.jsonl"):
         if event["event"] == "session":
             session = event["session"]
@@ -125,8 +143,10 @@ def _read(folder: Path) -> Earlier:
             attempts.setdefault(one.cell, []).append(one)
         elif event["event"] == "cell":
             statuses[event["cell"]] = (event["status"], tuple(event["reasons"]))
+        elif event["event"] == "search":
+            searched[event["failed"]] = event["largest"]
     frozen = {cell: tuple(found) for cell, found in attempts.items()}
-    return Earlier(folder, session, contract, frozen, statuses, last_start)
+    return Earlier(folder, session, contract, frozen, statuses, last_start, searched)
 
 
 def attempt_from_json(data: Mapping[str, Any]) -> Attempt:
@@ -173,32 +193,38 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterable[str]:
 class Taken:
     """What the new run takes over. attempts: by cell; whole: cells that need nothing more, with their old status.
 
-    replaced: cells whose earlier valid result gives way, for the stated reason.
+    searched: sizes that the finer search of ``fit`` tried, which nobody promised, likewise. replaced: cells whose earlier
+    valid result gives way, for the stated reason.
     """
 
     attempts: Mapping[str, tuple[Attempt, ...]]
     whole: Mapping[str, tuple[str, tuple[str, ...]]]
+    searched: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     replaced: tuple[str, ...] = ()
 
 
 def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finished_run: Any) -> Taken:
     """Which results are taken over. promised: cells that this session selects; finished_run: (spec, attempts of a run) → bool.
 
-    Resume: all that was concluded, whatever its status, and the finished runs of the rest. Supplement: valid results,
-    except of the parts that are replaced whole. Raises InputError where nothing is left to measure, or a part would be
+    Resume: all that was concluded, whatever its status, and the finished runs of the rest; a finer search of ``fit`` that
+    was cut short is something left. Supplement: valid results, except of the parts that are replaced whole. Raises InputError where nothing is left to measure, or a part would be
     replaced in pieces.
     """
     theirs = {cell["id"] for cell in earlier.cells}
     concluded = {cell: said for cell, said in earlier.statuses.items() if cell in theirs}
+    searched = {
+        cell: said for cell, said in earlier.statuses.items() if cell not in theirs and size_of(cell) is not None
+    }
     if wish.kind == "resume":
         whole = dict(concluded)
         attempts = {cell: earlier.attempts.get(cell, ()) for cell in whole}
         for spec in promised:
             if spec.id not in whole and spec.id in earlier.attempts:
                 attempts[spec.id] = _finished_runs(spec, earlier.attempts[spec.id], finished_run)
-        left = [spec.id for spec in promised if spec.id not in whole]
+        left = [spec.id for spec in promised if spec.id not in whole or spec.id in earlier.unfinished]
         replaced: tuple[str, ...] = ()
     else:
+        searched = {c: s for c, s in searched.items() if s[0] == "measured" and "fit" not in (wish.parts or ())}
         anew = [cell["id"] for cell in earlier.cells if cell["part"] in (wish.parts or ())]
         whole = {cell: said for cell, said in concluded.items() if said[0] == "measured" and cell not in anew}
         attempts = {cell: earlier.attempts.get(cell, ()) for cell in whole}
@@ -221,7 +247,8 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
             if wish.kind == "resume"
             else "name the parts to replace with --llmbench-parts; a valid result is never replaced otherwise",
         )
-    return Taken(attempts, whole, replaced)
+    attempts |= {cell: earlier.attempts.get(cell, ()) for cell in searched}
+    return Taken(attempts, whole, searched, replaced)
 
 
 def _finished_runs(spec: CellSpec, attempts: Sequence[Attempt], finished_run: Any) -> tuple[Attempt, ...]:

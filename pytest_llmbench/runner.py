@@ -158,8 +158,6 @@ class Runner:
             except ServerError as exc:  # it ran before and does not start again: the cell's failure, with what there is
                 broken = str(exc)
                 break
-        if cold:
-            await self.servers.drop(f"{spec.id} is done")
         starts = sorted({one.server_start for one in taken} | set(range(before + 1, self.servers.starts + 1)))
         result = stats.conclude(
             spec,
@@ -173,6 +171,8 @@ class Runner:
         self.journal.event(
             "cell", cell=spec.id, status=result.status, reasons=result.reasons, summaries=result.summaries
         )
+        if cold:  # after that event: whoever is killed while a large server stops has measured this cell
+            await self.servers.drop(f"{spec.id} is done")
         return result
 
     async def run(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import contract as contracts
-from pytest_llmbench import machine, plan, promises, prompts, resume, stats, verdict
+from pytest_llmbench import fit_search, machine, plan, promises, prompts, resume, stats, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.wishes import Wishes
 
 
-FIT_STEP = 1024
 NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fails"
 
 
@@ -139,6 +138,9 @@ class SetupRun:
         if self._going_on is not None:
             taken = self._going_on.take_over(self.folder, self._journal, self.card.id)
             self.results |= {result.spec.id: self._within_promise(result) for result in taken}
+            self.searched |= {
+                one.spec.id: one for one in self._going_on.searched(self.folder, self._journal, self.card.id)
+            }
         self._prompts = request.PromptBook(self.card)
         self._progress.phase("starting the watch")
         self._watch = start_watch(
@@ -304,6 +306,7 @@ class SetupRun:
         await self.start(spec)
         assert self._runner is not None
         if self._going_on is not None and spec.id in self._going_on.taken.whole:
+            await self._search(self.results[spec.id])
             return self.results[spec.id]
         taken = self._going_on.taken.attempts.get(spec.id, ()) if self._going_on else ()
         smaller = self._failed_size_below(spec)
@@ -314,27 +317,23 @@ class SetupRun:
         else:
             result = self._within_promise(await self._runner.measure(spec, taken))
         self.results[spec.id] = result
-        if (
-            spec.part == "fit"
-            and result.attempts
-            and result.status in {"failed", "unsupported"}
-            and self.card.plan.fit.refine
-        ):
-            await self._search(spec)
+        await self._search(result)
         return result
 
-    async def _search(self, failed: CellSpec) -> None:
-        """Halve the way between the last size that answered and the first that failed, down to steps of 1,024 tokens.
-
-        These sizes are not promised cells: they are found out, and stand apart in the document.
-        """
+    async def _search(self, result: CellResult) -> None:
+        """Search finer below a size that failed, where the card wants it; what is known already is not tried again."""
+        if not (self.card.plan.fit.refine and fit_search.due(result)):
+            return
         assert self._runner is not None
-        assert failed.context is not None
-        good, bad = stats.fit_largest(self.results.values()), failed.context
-        while good is not None and (middle := (good + bad) // 2 // FIT_STEP * FIT_STEP) > good:
-            result = await self._runner.measure(replace(failed, id=f"fit[{middle}]", context=middle))
-            self.searched[result.spec.id] = result
-            good, bad = (middle, bad) if result.status == "measured" else (good, middle)
+        assert self._journal is not None
+        runner, known = self._runner, {one.spec.context or 0: one for one in self.searched.values()}
+
+        async def measure(spec: CellSpec) -> CellResult:
+            self.searched[spec.id] = await runner.measure(spec)
+            return self.searched[spec.id]
+
+        largest = await fit_search.search(result.spec, self.results.values(), known, measure)
+        self._journal.event("search", failed=result.spec.id, largest=largest)
 
     def _failed_size_below(self, spec: CellSpec) -> str | None:
         """The first size of the memory test that failed, where the cell is a larger one."""
@@ -399,6 +398,13 @@ class SetupRun:
         return verdict.explain(result, verdicts, facts=self.gate.facts(result, verdicts))
 
     # ---- ending ----
+
+    @property
+    def not_reached(self) -> tuple[str, ...]:
+        """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
+        if not self._promised or self.wishes.probe:
+            return ()
+        return tuple(spec.id for spec in self.cells if spec.id not in self.results)
 
     async def stop(self) -> None:
         """Stop the server; nothing is left running."""

@@ -71,6 +71,11 @@ class Terminal:
                 terminalreporter.write_line(line)
             terminalreporter.write_line("")
             terminalreporter.write_line(f"report: {folder / 'report.json'}   table: {folder / 'table.md'}")
+        for card, count in self._config.stash[SETUPS].not_reached.items():
+            terminalreporter.write_line(
+                f"cut short: {card}, {count} cells to measure; the same command with "
+                f"--llmbench-resume {self._config.stash[SETUPS].session} goes on"
+            )
         for card, name, why_not in self._config.stash[SETUPS].saved:
             if why_not is None:
                 terminalreporter.write_line(f'saved: {card} as "{name}"')
@@ -110,7 +115,10 @@ class Terminal:
 
     def run_started(self, spec: CellSpec, run: int, attempt: int, reason: str, client: LlmClient) -> None:
         which = "warm-up" if run == 0 else f"run {run} of {spec.runs}"
-        again = f", attempt {attempt} ({reason})" if attempt > 1 and run else ""
+        again = f", attempt {attempt}" if attempt > 1 and run else ""
+        if again and self._screen is not None:  # once; what moves or comes back every few seconds stays short
+            self._quiet()
+            self._screen.line(f"  {spec.id} {which}: once more, for {reason.splitlines()[0]}")
         self._show(f"{spec.id} {which}{again}", client)
 
     def run_finished(self, spec: CellSpec, attempt: Attempt) -> None:

@@ -36,6 +36,7 @@ def render(document: Document) -> str:
         for cell in document.searched or ()
     ]
     notes += [f"- {cell.id}: {note}" for cell in document.cells for note in (*cell.notes, *_queues(cell))]
+    notes += _slowed_gpus(document.cells)
     notes += [
         f"- {cell.id} {line}"
         for cell in document.cells
@@ -108,6 +109,28 @@ def _queues(cell: CellEntry) -> list[str]:
         if f"{kind}_tok_s" in found and f"{kind}_ttft_ms" in found
     ]
     return [f"queues, {found['queued_requests']:.0f} requests waited for a slot; {'; '.join(words)}"]
+
+
+def _slowed_gpus(cells: tuple[CellEntry, ...]) -> list[str]:
+    """A line for each GPU and kind of slowdown: in up to how many of a run's samples, and in which cells."""
+    found: dict[str, dict[str, float]] = {}
+    for cell in cells:
+        for gpu in (g for a in cell.attempts for g in (a["details"].get("watch") or {}).get("gpus", ())):
+            name, limit = "-".join(gpu["uuid"].split("-")[:2]), gpu["power_limit_w"]
+            said = dict(gpu["throttle_reasons"])
+            said[f"at its power limit of {limit:.0f} W" if limit else "at its power limit"] = (
+                gpu["power_capped_share"] or 0
+            )
+            for reason, share in said.items():
+                if share:
+                    of = found.setdefault(f"{name}: {reason}", {})
+                    of[cell.id] = max(share, of.get(cell.id, 0))
+    return [
+        f"- {what} in up to {max(of.values()):.0%} of a run's samples ({len(of)} of {len(cells)} cells)"
+        if len(of) > 3
+        else f"- {what} in up to {max(of.values()):.0%} of a run's samples ({', '.join(of)})"
+        for what, of in found.items()
+    ]
 
 
 def _headline(document: Document) -> list[str]:

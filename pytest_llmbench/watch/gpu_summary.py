@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 THERMAL = {0x20: "thermal slowdown by the driver", 0x40: "thermal slowdown by the hardware"}
 HARDWARE = {0x08: "hardware slowdown", 0x80: "power brake by the hardware"}
 POWER_CAP = 0x04
+LIMIT_MOVED_W = 1.0
+"""A driver rounds what it enforces; nobody sets a limit anew for less."""
 
 
 def energy_per_token_j(energy_j: float | None, tokens: int | None) -> float | None:
@@ -62,6 +64,9 @@ def _one(
         "power_mean_w": _mean([gpu["power_w"] for gpu in gpus]),
         "power_max_w": _most([gpu["power_w"] for gpu in gpus]),
         "power_limit_w": _most([gpu["power_limit_w"] for gpu in gpus]),
+        "power_limit_min_w": min(
+            (gpu["power_limit_w"] for gpu in gpus if gpu["power_limit_w"] is not None), default=None
+        ),
         "energy_j": energy_j,
         "energy_label": label,
         "temperature_max_c": _most([gpu["temperature_c"] for gpu in gpus]),
@@ -82,7 +87,11 @@ def _one(
 def disturbance(
     samples: Sequence[dict[str, Any]], summaries: Sequence[dict[str, Any]], settings: Settings
 ) -> str | None:
-    """Why a run counts as disturbed by its GPUs, or None: slowed down beyond the bound, or shared with a foreign process."""
+    """Why a run counts as disturbed by its GPUs, or None: slowed down beyond the bound, or shared with a foreign process.
+
+    A GPU at its power limit is no disturbance unless the card says so: many run there by design, in every session alike.
+    A limit that moves in the middle of a run is one: its halves belong to two setups.
+    """
     reasons = []
     for gpu in summaries:
         throttled, capped = gpu["throttled_share"], gpu["power_capped_share"]
@@ -91,6 +100,11 @@ def disturbance(
             reasons.append(f"GPU {short(gpu['uuid'])} throttled in {throttled:.0%} of the samples ({names})")
         if capped is not None and settings.power_cap_share is not None and capped > settings.power_cap_share:
             reasons.append(f"GPU {short(gpu['uuid'])} held at its power limit in {capped:.0%} of the samples")
+        lowest, highest = gpu["power_limit_min_w"], gpu["power_limit_w"]
+        if lowest is not None and highest - lowest >= LIMIT_MOVED_W:
+            reasons.append(
+                f"the power limit of GPU {short(gpu['uuid'])} moved between {lowest:.0f} and {highest:.0f} W"
+            )
         reasons += _shared(samples, gpu["uuid"], settings)
     return "; ".join(reasons) or None
 

@@ -190,6 +190,11 @@ def test_a_signal_ends_the_session_with_a_report(
         one.send(number)
         assert one.ended() == pytest.ExitCode.INTERRUPTED, one.text()
         assert one.statuses() == statuses
+        # Where something was promised, it can be gone on with.
+        goes_on = (
+            f"cut short: card, 2 cells to measure; the same command with --llmbench-resume {one.folder.parent.name}"
+        )
+        assert (goes_on in one.text()) is ("measured" in statuses)
         assert "INTERNALERROR" not in one.text()
         assert "Traceback" not in one.text()
 

@@ -51,7 +51,7 @@ def test_a_setup_without_a_test_path(bench_folder: Bench) -> None:
 def test_a_card_that_is_none(bench_folder: Bench, text: str, words: tuple[str, ...]) -> None:
     path = bench_folder.path / "card.json"
     path.write_text(text)
-    refused(bench_folder.run(card=path), *words)
+    refused(bench_folder.run_here(card=path), *words)
 
 
 def test_a_card_that_is_not_there(bench_folder: Bench) -> None:
@@ -72,7 +72,7 @@ def test_a_card_that_is_not_there(bench_folder: Bench) -> None:
     ],
 )
 def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: tuple[str, ...]) -> None:
-    refused(bench_folder.run(card=bench_folder.card(**changes)), *words)
+    refused(bench_folder.run_here(card=bench_folder.card(**changes)), *words)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: t
     ],
 )
 def test_bad_options(bench_folder: Bench, args: tuple[str, ...], words: tuple[str, ...]) -> None:
-    refused(bench_folder.run(*args, card=bench_folder.card()), *words)
+    refused(bench_folder.run_here(*args, card=bench_folder.card()), *words)
 
 
 ERRORS = pytest.ExitCode.TESTS_FAILED
@@ -121,7 +121,7 @@ ERRORS = pytest.ExitCode.TESTS_FAILED
 def test_what_is_wrong_on_this_machine_is_an_error_of_the_items(
     bench_folder: Bench, changes: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    result = bench_folder.run(card=bench_folder.card(**changes))
+    result = bench_folder.run_here(card=bench_folder.card(**changes))
     refused(result, *words, code=ERRORS)
     result.assert_outcomes(errors=3 if "plan" not in changes else 1)
     assert bench_folder.servers() == []

@@ -98,7 +98,7 @@ def test_parts_are_picked_by_marker_word_and_flag(parts: Bench, args: tuple[str,
         plan=plan("fit", "long_answer", "context", "concurrency", "prefill", "decode"),
         server=server("-c", "16384", "-np", "2"),
     )
-    result = parts.run("--collect-only", "-q", *args, card=card, paths=ALL)
+    result = parts.run_here("--collect-only", "-q", *args, card=card, paths=ALL)
     names = {"concurrency": "conc", "context": "ctx", "long_answer": "long_answer", "fit": "fit"}
     found = [line.partition("::test_")[2] for line in result.stdout.lines if "::test_" in line]
     assert [names[one.partition("[")[0]] + one.removeprefix(one.partition("[")[0]) for one in found] == left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
+from bench_folder import SUITES
 
 from pytest_llmbench import verify
 from pytest_llmbench.report.document import packaged_schema
@@ -37,10 +39,12 @@ def report_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "report.json").read_text(encoding="utf-8")))
 
 
-def kill_in_the_middle(bench: Bench, card: Path, after: int) -> Path:
-    """Start a session that hangs, kill it with SIGKILL once so many attempts are in its journal."""
+def kill_in_the_middle(
+    bench: Bench, card: Path, after: int, of: str = "attempt", files: tuple[str, ...] = FILES
+) -> Path:
+    """Start a session that hangs, kill it with SIGKILL once so many events of a kind are in its journal."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *FILES, "--setup", str(card)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, "--setup", str(card)],
         cwd=bench.path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -48,7 +52,7 @@ def kill_in_the_middle(bench: Bench, card: Path, after: int) -> Path:
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if runs(bench) and len(events(runs(bench)[0], "attempt")) >= after:
+            if runs(bench) and len(events(runs(bench)[0], of)) >= after:
                 break
             time.sleep(0.05)
         else:
@@ -105,6 +109,59 @@ def test_a_killed_run_is_readable_and_resumed_to_a_complete_one(bench_folder: Be
     assert "no unfinished run of card card" in last.stderr.str()
 
 
+def searching_card(bench: Bench) -> Path:
+    """More than 3,500 tokens do not fit; 3072 hangs while it loads, as long as there is a file "hang"."""
+    engine = bench.path / "limited-engine"
+    engine.write_text(
+        bench.engine.read_text().replace(
+            "sys.exit(main())",
+            "import pathlib, time\n"
+            "size = int(sys.argv[sys.argv.index('-c') + 1]) if '-c' in sys.argv else 0\n"
+            "while size == 3072 and pathlib.Path(__file__).with_name('hang').exists():\n"
+            "    time.sleep(0.1)\n"
+            "sys.exit(1 if size > 3500 else main())",
+        ),
+        encoding="utf-8",
+    )
+    (bench.path / "hang").touch()
+    engine.chmod(0o755)
+    shutil.copy(SUITES / "test_fit.py", bench.path / "test_fit.py")
+    return bench.card(
+        plan={"parts": ["fit"], "fit": {"sizes": [1024, 8192, 16384], "max_tokens": 4, "refine": True}},
+        server={
+            "args": ["-m", "tiny.gguf", "-c", "16384", "-np", "1"],
+            "env": {"LLMBENCH_PACED": json.dumps({"tok_s": 1000, "ttft_ms": 5})},
+        },
+        engine={"kind": "llama-server", "binary": {"path": str(engine)}},
+    )
+
+
+def test_a_search_of_fit_that_was_cut_short_goes_on_where_it_was(bench_folder: Bench) -> None:
+    card = searching_card(bench_folder)
+    # 1024 answers, 8192 and halfway 4096 fail, 2048 answers; 3072 hangs.
+    old = kill_in_the_middle(bench_folder, card, after=4, of="cell", files=("test_fit.py",))
+    assert [e["cell"] for e in events(old, "cell")] == ["fit[1024]", "fit[8192]", "fit[4096]", "fit[2048]"]
+    (bench_folder.path / "hang").unlink()
+    result = bench_folder.run("--llmbench-resume", card=card, paths=("test_fit.py",))
+    result.assert_outcomes(passed=1, failed=1, skipped=1)
+    new = runs(bench_folder)[1]
+    report = report_of(new)
+    jsonschema.validate(report, packaged_schema())
+    assert [c["status"] for c in report["cells"]] == ["measured", "failed", "unsupported"]
+    was, now = old.parent.name, new.parent.name
+    assert [(c["id"], c["status"], c["sessions"]) for c in report["searched"]] == [
+        ("fit[2048]", "measured", [was]),
+        ("fit[3072]", "measured", [now]),
+        ("fit[4096]", "failed", [was]),
+    ]
+    assert report["headline"]["fit_largest"] == 3072
+    assert len(events(new, "server starting")) == 1
+    assert [one for one in verify.check(new) if not one.matches] == []
+    # And it is at its end now: that is remembered too.
+    again = bench_folder.run("--llmbench-resume", now, card=card, paths=("test_fit.py",))
+    assert "nothing is left to measure in it" in again.stdout.str()
+
+
 def test_another_setup_is_refused_with_the_differences(bench_folder: Bench) -> None:
     kill_in_the_middle(bench_folder, hanging_card(bench_folder), after=4)
     other = bench_folder.card(
@@ -147,7 +204,7 @@ def test_another_engine_is_refused(bench_folder: Bench) -> None:
     ],
 )
 def test_bad_wishes(bench_folder: Bench, args: tuple[str, ...], words: tuple[str, ...]) -> None:
-    result = bench_folder.run(*args, card=bench_folder.card())
+    result = bench_folder.run_here(*args, card=bench_folder.card())
     text = str(result.stderr) + str(result.stdout)
     for word in words:
         assert word in text

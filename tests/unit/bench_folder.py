@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+import pytest_llmbench.session  # noqa: F401 - before a session in this process would load it and throw it away again
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -71,6 +73,13 @@ class Bench:
         """Run pytest as a user does, in a process of its own."""
         setup = ["--setup", str(card)] if card is not None else []
         return self.pytester.runpytest_subprocess("-p", "no:cacheprovider", *paths, *setup, *args, timeout=120)
+
+    def run_here(
+        self, *args: str, card: Path | None = None, paths: tuple[str, ...] = ("test_decode.py", "test_prefill.py")
+    ) -> pytest.RunResult:
+        """Run pytest in this process: where no server comes up. It saves a start of Python and its imports."""
+        setup = ["--setup", str(card)] if card is not None else []
+        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *paths, *setup, *args)
 
     def report(self, card: str = "card") -> dict[str, Any]:
         """The only session's report of a card."""

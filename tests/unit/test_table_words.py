@@ -46,6 +46,26 @@ def test_a_session_without_a_request_says_nothing_of_caches_and_has_no_empty_lin
     assert "\n  \n" not in text
 
 
+def test_slowed_gpus_are_shown_once_with_the_cells() -> None:
+    def attempts(heat: float, capped: float) -> tuple[dict[str, Any], ...]:
+        gpu = {
+            "uuid": "GPU-1a2b3c4d-0000",
+            "power_limit_w": 180.0,
+            "power_capped_share": capped,
+            "throttle_reasons": {"thermal slowdown by the driver": heat} if heat else {},
+        }
+        return ({"run": 1, "number": 1, "reason": "first", "details": {"watch": {"gpus": [gpu]}}},)
+
+    cells = [cell(f"prefill[{n}]").model_copy(update={"attempts": attempts(0.0, 0.9)}) for n in range(3)]
+    hot = cell("decode[code]").model_copy(update={"attempts": attempts(0.12, 1.0)})
+    text = rendered(*cells, hot, cell("decode[prose]"))
+    assert "- GPU-1a2b3c4d: at its power limit of 180 W in up to 100% of a run's samples (4 of 5 cells)\n" in text
+    assert "- GPU-1a2b3c4d: thermal slowdown by the driver in up to 12% of a run's samples (decode[code])\n" in text
+    assert "GPU" not in rendered(cell("decode[code]").model_copy(update={"attempts": attempts(0.0, 0.0)})).replace(
+        "no NVIDIA GPU", ""
+    )
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [

@@ -225,6 +225,38 @@ def test_throttling_beyond_the_bound_disturbs(reasons: list[int], settings: Sett
     assert summaries[0]["throttled_share"] is not None
 
 
+def test_a_card_that_runs_at_its_power_limit_by_design_is_shown_and_not_disturbed() -> None:
+    at_its_limit = {"reasons": 0x04, "power_mw": 179_000}
+    samples, begin, _ = run(Device(A), [at_its_limit] * 4)
+    summaries = gpu_summary.summarise(samples, begin)
+    (gpu,) = summaries
+    assert (gpu["power_capped_share"], gpu["throttled_share"]) == (1.0, 0.0)
+    assert (gpu["power_limit_w"], gpu["power_limit_min_w"]) == (180.0, 180.0)
+    assert gpu_summary.disturbance(samples, summaries, Settings()) is None
+
+
+@pytest.mark.parametrize("thermal", [0x20, 0x40, 0x08])
+def test_heat_disturbs_a_card_at_its_power_limit_all_the_same(thermal: int) -> None:
+    samples, begin, _ = run(Device(A), [{"reasons": 0x04 | thermal}] * 4)
+    found = gpu_summary.disturbance(samples, gpu_summary.summarise(samples, begin), Settings())
+    assert found
+    assert "throttled in 100% of the samples" in found
+    assert "power limit" not in found
+
+
+def test_a_power_limit_that_moves_in_a_run_disturbs_it() -> None:
+    samples, begin, _ = run(Device(A), [{}, {"limit_mw": 150_000}, {}])
+    found = gpu_summary.disturbance(samples, gpu_summary.summarise(samples, begin), Settings())
+    assert found == f"the power limit of GPU {gpu_summary.short(A)} moved between 150 and 180 W"
+
+
+def test_an_unknown_power_limit_disturbs_nothing() -> None:
+    samples, begin, _ = run(Device(A, errors={"nvmlDeviceGetEnforcedPowerLimit": 3}), [{}] * 4)
+    (gpu,) = gpu_summary.summarise(samples, begin)
+    assert (gpu["power_limit_w"], gpu["power_limit_min_w"]) == (None, None)
+    assert gpu_summary.disturbance(samples, [gpu], Settings()) is None
+
+
 def test_unknown_throttling_disturbs_nothing_and_is_none() -> None:
     errors = {"nvmlDeviceGetCurrentClocksEventReasons": 3}
     samples, begin, _ = run(Device(A, errors=errors), [{}] * 4)
