@@ -138,15 +138,22 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
     from pytest_llmbench import resume  # noqa: PLC0415
     from pytest_llmbench.card import FIGURES, PARTS  # noqa: PLC0415
     from pytest_llmbench.history import saved  # noqa: PLC0415
+    from pytest_llmbench.plan_changes import refuse_without_effect  # noqa: PLC0415
 
+    planned = list(dict.fromkeys(part for loaded in cards for part in loaded.card.plan.parts))
     for part in settings.parts or ():
         if part not in PARTS:
             raise InputError("--llmbench-parts", part, "no such part", f"parts are {', '.join(PARTS)}")
         if not any(part in loaded.card.plan.parts for loaded in cards):
-            planned = ", ".join(dict.fromkeys(p for loaded in cards for p in loaded.card.plan.parts))
             raise InputError(
-                "--llmbench-parts", part, f"not in the card's plan ({planned})", 'add it to "plan": {"parts": …}'
+                "--llmbench-parts",
+                part,
+                f"not in the card's plan ({', '.join(planned)})",
+                'add it to "plan": {"parts": …}',
             )
+    measured = [part for part in planned if settings.parts is None or part in settings.parts]
+    where = "--llmbench-parts" if settings.parts else "the card" if len(cards) == 1 else "these cards together"
+    refuse_without_effect(_changes(settings), measured, where)
     figures = sorted({name for names in FIGURES.values() for name in names})
     for figure in settings.tolerances:
         if figure not in figures:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmbench.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,6 +32,8 @@ _LISTS: tuple[tuple[str, str], ...] = (
     ("depths", "prompt tokens of prefill and context, in place of the card's (2048,16384)"),
     ("sizes", "context sizes of fit, in place of the card's (4096,8192)"),
 )
+_EXAMPLES = {"levels": "1,2,64", "depths": "2048,16384", "sizes": "4096,8192"}
+_MOST_SECONDS = 7 * 24 * 3600
 _COMPARE_FAIL = "compare-fail"
 DEFAULT_TOLERANCE = 0.10
 
@@ -134,12 +138,11 @@ def read(config: pytest.Config) -> Settings | None:
     if not setups:
         return None
     tolerance, tolerances = _tolerances(config.getoption(f"--llmbench-{_COMPARE_FAIL}") or ())
-    parts = _value(config, "parts")
     json_path, model = _value(config, "json"), _value(config, "model")
     return Settings(
         setups=tuple(base / Path(os.path.expandvars(s)).expanduser() for s in setups),
         storage=base / Path(os.path.expandvars(_value(config, "storage") or ".llmbench")).expanduser(),
-        parts=_parts(parts) if parts is not None else None,
+        parts=_parts(config),
         save=_name(config, "save"),
         autosave=bool(config.getoption("--llmbench-autosave")),
         compare=_name(config, "compare"),
@@ -173,20 +176,30 @@ def _setups(config: pytest.Config) -> list[str]:
 
 
 def _value(config: pytest.Config, name: str) -> str | None:
+    return _found(config, name)[0]
+
+
+def _found(config: pytest.Config, name: str) -> tuple[str | None, str]:
+    """The value of a setting, and where it was said, for messages."""
     flag: str | None = config.getoption(f"--llmbench-{name}")
     if flag is not None:
-        return flag
+        return flag, f"--llmbench-{name}"
     ini: str | None = config.getini(f"llmbench_{_key(name)}")
-    return ini or os.environ.get(f"LLMBENCH_{_key(name).upper()}") or None
+    if ini:
+        return ini, f"llmbench_{_key(name)} (ini)"
+    variable = f"LLMBENCH_{_key(name).upper()}"
+    return os.environ.get(variable) or None, f"{variable} (environment)"
+
+
+def _refusal(field: str, value: object, reason: str, remedy: str) -> pytest.UsageError:
+    return pytest.UsageError(str(InputError(field, value, reason, remedy)))
 
 
 def _name(config: pytest.Config, option: str) -> str | None:
-    name = _value(config, option)
+    name, field = _found(config, option)
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise pytest.UsageError(
-            f"--llmbench-{option} = {name!r}: not a usable name\n"
-            "  remedy: use letters, digits, '.', '_' and '-', starting with a letter or digit"
-        )
+        remedy = "use letters, digits, '.', '_' and '-' (100 at most), starting with a letter or digit"
+        raise _refusal(field, name, "not a usable name", remedy)
     return name
 
 
@@ -195,48 +208,54 @@ def _numbers(config: pytest.Config, name: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise pytest.UsageError(
-            f"--llmbench-{name} = {text!r}: not a list of whole numbers above 0\n  remedy: --llmbench-{name} 1,2,64"
-        )
+    if not words or not all(re.fullmatch("[0-9]{1,9}", word) and int(word) > 0 for word in words):
+        remedy = f"--llmbench-{name} {_EXAMPLES[name]}"
+        raise _refusal(f"--llmbench-{name}", text, "not a list of whole numbers above 0 (of 9 digits at most)", remedy)
     return tuple(map(int, words))
 
 
 def _run(config: pytest.Config, name: str) -> str | None:
     """A session's id as it is, or the folder of a run."""
     given: str | None = config.getoption(f"--llmbench-{name}")
-    if not given:
+    if given is None:
         return None
+    if not given.strip():
+        raise _refusal(f"--llmbench-{name}", given, "names no run", "name a session's id or a run's folder")
     path = config.invocation_params.dir / Path(given).expanduser()
     return str(path) if path.is_dir() else given
 
 
 def _runs(config: pytest.Config) -> int | None:
-    found = _numbers(config, "runs")
-    if found is not None and len(found) > 1:
-        raise pytest.UsageError(f"--llmbench-runs = {','.join(map(str, found))!r}: one number is for all cells")
-    return found[0] if found else None
+    text = config.getoption("--llmbench-runs")
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,9}", text.strip()) or int(text) < 1:
+        reason = "one whole number above 0 is needed; it is for all cells"
+        raise _refusal("--llmbench-runs", text, reason, "--llmbench-runs 5")
+    return int(text)
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    parts = tuple(word.strip() for word in text.split(",") if word.strip())
+def _parts(config: pytest.Config) -> tuple[str, ...] | None:
+    text, field = _found(config, "parts")
+    if text is None:
+        return None
+    parts = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not parts:
-        raise pytest.UsageError(
-            f"--llmbench-parts = {text!r}: names no part\n  remedy: --llmbench-parts decode,prefill"
-        )
+        raise _refusal(field, text, "names no part", "--llmbench-parts decode,prefill")
     return parts
 
 
 def _seconds(config: pytest.Config, name: str, default: float) -> float:
-    text = _value(config, name)
+    text, field = _found(config, name)
     if text is None:
         return default
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise pytest.UsageError(f"--llmbench-{name} = {text!r}: not a number of seconds above 0")
+    if not 0 < seconds <= _MOST_SECONDS:
+        reason = f"not a number of seconds above 0 (and at most {_MOST_SECONDS}, which is a week)"
+        raise _refusal(field, text, reason, f"--llmbench-{name} {default:.0f}")
     return seconds
 
 
@@ -249,9 +268,8 @@ def _tolerances(given: list[str] | tuple[str, ...]) -> tuple[float, dict[str, fl
         except ValueError:
             share = -1.0
         if not 0 <= share < float("inf"):
-            raise pytest.UsageError(
-                f"--llmbench-compare-fail = {text!r}: not a percentage\n  remedy: 5%, or decode_tok_s:5% for one figure"
-            )
+            remedy = "5%, or decode_tok_s:5% for one figure"
+            raise _refusal("--llmbench-compare-fail", text, "not a percentage of 0 or more", remedy)
         if figure:
             special[figure] = share
         else:
@@ -264,6 +282,6 @@ def _variables(given: list[str] | tuple[str, ...]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise pytest.UsageError(f"--llmbench-var = {text!r}: not NAME=VALUE")
+            raise _refusal("--llmbench-var", text, "not NAME=VALUE", "--llmbench-var 'GPU1-UUID=GPU-1234'")
         variables[name.strip("<>")] = value
     return variables

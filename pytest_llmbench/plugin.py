@@ -79,7 +79,7 @@ def _refuse_missing_path(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         raise pytest.UsageError(
             "--setup says what to measure, but no test path says with which tests\n"
-            "  remedy: pytest bench_suites/ --setup " + str(config.getoption("--setup")[0])
+            f"  remedy: pytest bench_suites/ --setup {errors.printable(str(config.getoption('--setup')[0]))}"
             if config.getoption("--setup")
             else "llmbench_setup is set, but no test path is given\n  remedy: pytest bench_suites/"
         )

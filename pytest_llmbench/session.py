@@ -17,7 +17,7 @@ from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
 from pytest_llmbench.engine.command import Arguments
-from pytest_llmbench.errors import InputError, LlmbenchError, PromiseBrokenError
+from pytest_llmbench.errors import InputError, LlmbenchError, PromiseBrokenError, printable
 from pytest_llmbench.files import new_session, write_json, write_text
 from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
@@ -503,7 +503,7 @@ class Bench:
         """
         verdicts = self._run.judge(result)
         if result.status == "unsupported" and self._skip is not None:
-            self._skip(f"{result.spec.id}: {result.reasons[0]}")
+            self._skip(printable(f"{result.spec.id}: {result.reasons[0]}", lines=True))
         if self._run.wishes.probe and result.status not in {"failed", "missing"}:
             return verdicts  # a trial asks whether it runs, not how fast
         message = verdict.explain(result, verdicts)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr  # pytest has no public name for them
 
+from pytest_llmbench.errors import printable
 from pytest_llmbench.fixtures import CARDS, SETUPS
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ class Terminal:
     # ---- hooks ----
 
     def pytest_report_header(self) -> list[str]:
-        return [f"llmbench: {_plan_words(loaded.card, loaded.cells)}" for loaded in self._config.stash[CARDS]]
+        return [
+            printable(f"llmbench: {_plan_words(loaded.card, loaded.cells)}") for loaded in self._config.stash[CARDS]
+        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self) -> Any:
@@ -70,12 +73,12 @@ class Terminal:
             for line in table.splitlines():
                 terminalreporter.write_line(line)
             terminalreporter.write_line("")
-            terminalreporter.write_line(f"report: {folder / 'report.json'}   table: {folder / 'table.md'}")
+            terminalreporter.write_line(printable(f"report: {folder / 'report.json'}   table: {folder / 'table.md'}"))
         for card, name, why_not in self._config.stash[SETUPS].saved:
             if why_not is None:
                 terminalreporter.write_line(f'saved: {card} as "{name}"')
             else:
-                terminalreporter.write_line(f'NOT saved: {card} as "{name}": {why_not}', red=True)
+                terminalreporter.write_line(f'NOT saved: {card} as "{name}": {printable(why_not)}', red=True)
 
     # ---- progress (runner.Progress) ----
 
@@ -135,12 +138,13 @@ class Screen:
 
     def line(self, text: str) -> None:
         """Write a line for good."""
-        self._write(f"\r\x1b[K{text}\n" if self.is_terminal else f"{text}\n")
+        shown = printable(text)
+        self._write(f"\r\x1b[K{shown}\n" if self.is_terminal else f"{shown}\n")
 
     def passing(self, text: str) -> None:
         """Write a line that the next one replaces; on a terminal only."""
         if self.is_terminal:
-            self._write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+            self._write(f"\r\x1b[K{printable(text)[: shutil.get_terminal_size().columns - 1]}")
 
     def _write(self, text: str) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pytest_llmbench.engine import LaunchSpec, llama_server
-from pytest_llmbench.engine.flags import BY_NAME
+from pytest_llmbench.card_flags import BY_NAME
 from pytest_llmbench.engine.llama_server import LlamaServer, start_llama_server
 from pytest_llmbench.engine.version import engine_identity, help_text, resolve_binary
 from pytest_llmbench.errors import InputError, ServerDiedError, ServerStartError

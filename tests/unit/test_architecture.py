@@ -35,7 +35,7 @@ STREET: dict[str, frozenset[str]] = {
         "stats": "records figure_kinds",
         "verdict": "records figure_kinds stats",
         "history": "errors records files verdict",
-        "report": "records files figure_kinds journal contract stats verdict",
+        "report": "errors records files figure_kinds journal contract stats verdict",
         "resume": "errors records journal",
         "selfcheck": "errors records client measure paced",
         "going_on": "records journal contract measure stats resume",
@@ -49,6 +49,7 @@ STREET: dict[str, frozenset[str]] = {
 }
 ROOM_OF = {
     "card_args": "card",
+    "card_flags": "card",
     "plan": "card",
     "plan_changes": "card",
     "plugin": "pytest",
@@ -110,7 +111,7 @@ PURE = (
     "plan",
     "engine",
     "engine.command",
-    "engine.flags",
+    "card_flags",
     "client.sse",
     "client.parse",
     "report.table",
