@@ -152,7 +152,7 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
                 'add it to "plan": {"parts": …}',
             )
     measured = [part for part in planned if settings.parts is None or part in settings.parts]
-    where = "--llmbench-parts" if settings.parts else "the card" if len(cards) == 1 else "these cards together"
+    where = "--llmbench-parts" if settings.parts else "the card" if len(cards) == 1 else "every card"
     refuse_without_effect(_changes(settings), measured, where)
     figures = sorted({name for names in FIGURES.values() for name in names})
     for figure in settings.tolerances:
@@ -229,6 +229,20 @@ class Setups:
             if param.spec not in specs:
                 specs.append(param.spec)
 
+    def refuse_other(self, cards: Sequence[LoadedCard]) -> None:
+        """Refuse to compare or go on with another setup's run, as far as that is known now. Raises InputError."""
+        wish = _continue(self.settings)
+        if wish is None and self.settings.compare is None:
+            return
+        from pytest_llmbench import sameness  # noqa: PLC0415
+
+        for loaded in cards:
+            cells = self._promised.get(loaded.card.id)
+            if cells:
+                sameness.refuse_known(
+                    loaded.card, cells, self.settings.storage, compare=self.settings.compare, go_on=wish
+                )
+
     async def use(self, loaded: LoadedCard, terminal: Terminal, spec: CellSpec | None = None) -> SetupRun:
         """The card's run, ready to measure a cell; another card's server is stopped first. Raises LlmbenchError."""
         run = self._runs.get(loaded.card.id)
@@ -295,7 +309,8 @@ class Setups:
         for card_id, run in self._runs.items():
             report = run.finish()
             self.documents[card_id] = report.model_dump(mode="json")
-            self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
+            if not run.leaves_nothing:
+                self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
             self.broken_promises |= not report.complete or any(run.saved.values())
             self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
 

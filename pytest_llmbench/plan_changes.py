@@ -63,7 +63,7 @@ def refuse_without_effect(changes: PlanChanges, planned: Sequence[str], where: s
             raise InputError(
                 f"--llmbench-{name}",
                 _words(value),
-                f"changes {' and '.join(parts)}, and {where} measures only {', '.join(planned)}",
+                f"changes {' and '.join(parts)}, which {where} leaves out (measured: {', '.join(planned)})",
                 f"leave it out, or measure {' or '.join(parts)} too",
             )
 

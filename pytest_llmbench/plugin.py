@@ -102,6 +102,12 @@ def _switch_on_json_report(config: pytest.Config) -> None:
     config.option.json_report = True
 
 
+def _keep_no_json_report(config: pytest.Config, setups: fixtures.Setups) -> None:
+    """Nothing was measured and nothing is left: a folder with that report alone would look like a run."""
+    if getattr(config.option, "json_report_file", None) == str(setups.folder / "pytest-report.json"):
+        config.option.json_report_file = ""
+
+
 # ---- collection -----------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +172,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     last = (len(loaded_cards), 0)
     items.sort(key=lambda item: fixtures.place_of(p, loaded_cards) if (p := params.get(item)) else last)
     config.stash[SETUPS].promise([p for item in items if (p := params.get(item))])
+    with _as_usage_error():
+        config.stash[SETUPS].refuse_other(loaded_cards)
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
@@ -185,6 +193,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     """Write the documents before pytest-json-report writes its own, and let no promised cell end in silence."""
     if (setups := session.config.stash.get(SETUPS, None)) is not None:
         setups.finish()
+        if not setups.folder.exists():
+            _keep_no_json_report(session.config, setups)
         if setups.broken_promises and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
     return (yield)

@@ -6,13 +6,13 @@ and what became of it. ``Bench`` is the face of it that a test sees.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_llmbench import contract as contracts
-from pytest_llmbench import machine, plan, promises, prompts, resume, stats, verdict
+from pytest_llmbench import machine, plan, promises, prompts, resume, sameness, stats, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
@@ -23,7 +23,6 @@ from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
 from pytest_llmbench.measure import PARTS, request
-from pytest_llmbench.measure.validity import Bounds
 from pytest_llmbench.report import document, table
 from pytest_llmbench.runner import RetryPolicy, Runner, again
 from pytest_llmbench.watch.memory import WatchedMemory
@@ -31,7 +30,7 @@ from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
@@ -80,7 +79,8 @@ class SetupRun:
     """One card in one session.
 
     saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was).
-    folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
+    folder: where everything is left; created with the first thing to keep. leaves_nothing: the call was wrong, and there
+    is no folder. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
     """
 
@@ -114,13 +114,8 @@ class SetupRun:
         self._promised = False
         self._impossible: dict[str, str] = {}
         self._going_on: GoingOn | None = None
-        self._bounds = Bounds(
-            decode_within=card.client_check.decode_within,
-            ttft_above_fraction=card.client_check.ttft_above_fraction,
-            ttft_above_ms=card.client_check.ttft_above_ms,
-            min_tokens=card.validity.min_tokens,
-            client_lag_ms=card.validity.client_lag_ms,
-        )
+        self._bounds = sameness.bounds(card)
+        self.leaves_nothing = False
 
     # ---- starting ----
 
@@ -152,7 +147,8 @@ class SetupRun:
     def _prepare_runner(self) -> Runner:
         setup = self._check_promises()
         if self.wishes.go_on is not None:
-            self._going_on = self._go_on(self.wishes.go_on, setup)
+            with self._nothing_left():
+                self._going_on = self._go_on(self.wishes.go_on, setup)
         self._journal = Journal(self.folder)
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
         if self._going_on is not None:
@@ -219,16 +215,22 @@ class SetupRun:
         self._key = {
             "card_id": self.card.id,
             "card": self._identity(setup),
-            "machine": {
-                "host_id": here.host_id,
-                "cpu": here.cpu,
-                "gpus": [[gpu.name, gpu.uuid, gpu.power_limit_w] for gpu in here.gpus],
-            },
+            "machine": sameness.host(here.host_id, here.cpu, here.gpus),
         }
         if self.wishes.compare is not None:
-            self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
-            saved.refuse_other(self._saved, self._key)
+            with self._nothing_left():
+                self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
+                saved.refuse_other(self._saved, self._key)
         return setup
+
+    @contextmanager
+    def _nothing_left(self) -> Iterator[None]:
+        """A wrong call, found out late: it leaves no folder, for nothing was promised."""
+        try:
+            yield
+        except InputError:
+            self.leaves_nothing = True
+            raise
 
     def _verify(self, server: RunningServer, changes: Changes) -> None:
         from_card.verify(_changed(self.card, changes), server)
@@ -242,13 +244,7 @@ class SetupRun:
 
     def _identity(self, setup: from_card.Setup) -> dict[str, Any]:
         """What makes numbers comparable; of the plan only the cells that this session promises."""
-        whole = plan.identity(self.card)
-        promised = {spec.id for spec in self.cells}
-        return whole | {
-            "model": {"sha256": setup.model_facts["sha256"]},
-            "cells": {cell: definition for cell, definition in whole["cells"].items() if cell in promised},
-            "prompts_version": prompts.PROMPTS_VERSION,
-        }
+        return sameness.identity(self.card, self.cells, {"sha256": setup.model_facts["sha256"]})
 
     def _connect(self, server: RunningServer) -> LlmClient:
         most = max((spec.requests_per_run for spec in self.cells), default=1)
@@ -285,12 +281,8 @@ class SetupRun:
     def _sameness(self) -> dict[str, Any]:
         """What two sessions must share before their numbers may stand in one document."""
         engine = self.environment["engine"]
-        return {
-            "identity": self._key,
-            "engine": {name: engine.get(name) for name in ("kind", "version", "sha256", "libraries_sha256")},
-            "request_fields": {spec.id: request.fields(self.card, spec) for spec in self.cells},
-            "validity": plain(self._bounds),
-        }
+        known = {name: engine.get(name) for name in ("kind", "version", "sha256", "libraries_sha256")}
+        return sameness.terms(self.card, self.cells, self._key, known)
 
     def _terms(self, live: Live | None) -> dict[str, Any]:
         compare = self.wishes.compare
@@ -431,8 +423,9 @@ class SetupRun:
             base=self.folder,
         )
         content = report.model_dump(mode="json")
-        write_json(self.folder / "report.json", content)
-        write_text(self.folder / "table.md", table.render(report))
+        if not self.leaves_nothing:
+            write_json(self.folder / "report.json", content)
+            write_text(self.folder / "table.md", table.render(report))
         if self.wishes.json is not None:
             write_json(self.wishes.json, content)
         for name in self.wishes.save:

@@ -45,6 +45,7 @@ class Terminal:
         self._config = config
         self._beat: _Heartbeat | None = None
         self._screen: Screen | None = None
+        self._warm_up_error: str | None = None
 
     def pytest_sessionstart(self) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -94,6 +95,10 @@ class Terminal:
         which = "warm-up" if attempt.run == 0 else f"run {attempt.run} of {spec.runs}"
         if attempt.error is not None:
             said = attempt.error.splitlines()[0]
+            if attempt.run and attempt.error == self._warm_up_error:
+                said = "not made, for the warm-up broke off"
+            elif not attempt.run:
+                self._warm_up_error = attempt.error
         else:
             from pytest_llmbench.measure import PARTS  # noqa: PLC0415
             from pytest_llmbench.verdict import shown  # noqa: PLC0415

@@ -41,10 +41,11 @@ STREET: dict[str, frozenset[str]] = {
         "going_on": "records journal contract measure stats resume",
         "verify": "errors records journal contract client measure stats",
         "runner": "errors records figure_kinds journal contract engine client prompts measure watch stats",
+        "sameness": "records journal machine card prompts measure history resume runner",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report resume going_on runner",
+        "stats verdict history report resume going_on runner sameness",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume",
+        "watch engine figure_kinds resume sameness",
     }.items()
 }
 ROOM_OF = {

@@ -93,7 +93,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("id", {"id": "My Card"}, ["id = 'My Card'", "single hyphens"]),
     ("text for a number", {"plan.decode.runs": "2"}, ["plan.decode.runs = '2': must be a whole number, is text"]),
     ("fraction", {"plan.decode.runs": 2.5}, ["plan.decode.runs = 2.5: must be a whole number"]),
-    ("truth for a number", {"plan.decode.runs": True}, ["plan.decode.runs = True: must be a whole number"]),
+    ("truth for a number", {"plan.decode.runs": True}, ["plan.decode.runs = true: must be a whole number"]),
     ("object for a list", {"hardware.gpus": {"name": "x"}}, ["hardware.gpus", "must be a list, is an object"]),
     ("null section", {"hardware": None}, ["hardware: must be an object, is null"]),
     ("zero runs", {"plan.decode.runs": 0}, ["plan.decode.runs = 0: must be at least 1"]),
@@ -135,7 +135,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
         {"plan.fit": {"sizes": [4096], "largest": 8192}},
         ["plan.fit.sizes: smallest or largest is there"],
     ),
-    ("endless long answer", {"plan.long_answer.ignore_eos": True}, ["plan.long_answer.ignore_eos = True", "by itself"]),
+    ("endless long answer", {"plan.long_answer.ignore_eos": True}, ["plan.long_answer.ignore_eos = true", "by itself"]),
     ("unknown cell", {"thresholds": {"decode[cod]": {}}}, ["thresholds.decode[cod]: no such cell", "'decode[code]'?"]),
     ("cell of another plan", {"thresholds": {"conc[1]": {}}}, ["thresholds.conc[1]: no such cell", "prefill[512]"]),
     (
@@ -177,7 +177,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
         ["model.file.revision = 'main'", "hexadecimal"],
     ),
     ("sampling that is ours", {"sampling.values": {"seed": 1}}, ["sampling.values.seed = 1", 'beside "values"']),
-    ("nested sampling", {"sampling.values": {"stop": ["x"]}}, ["sampling.values.stop = ['x']: must be a number, text"]),
+    ("nested sampling", {"sampling.values": {"stop": ["x"]}}, ["sampling.values.stop = [\"x\"]: must be a number, text"]),
     (
         "one uuid for two",
         {"hardware.gpus": [{"name": "x", "uuid": "GPU-1", "count": 2}]},
