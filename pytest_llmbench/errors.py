@@ -36,7 +36,7 @@ class InputError(LlmbenchError):
     def __init__(self, field: str, value: object, reason: str, remedy: str = "") -> None:
         self.field, self.value, self.reason, self.remedy = field, value, reason, remedy
         shown = "" if value is None else f" = {_short(value)}"
-        super().__init__(f"{printable(field)}{shown}: {reason}" + (f"\n  remedy: {remedy}" if remedy else ""))
+        super().__init__(f"{printable(field)[:500]}{shown}: {reason}" + (f"\n  remedy: {remedy}" if remedy else ""))
 
 
 class CardError(InputError):

@@ -174,6 +174,9 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
         raise InputError(
             "--llmbench-model", str(settings.model), "one file for several cards", "measure one card at a time"
         )
+    if settings.model is not None and not settings.model.is_file():
+        reason = "is a folder" if settings.model.is_dir() else "there is no such file"
+        raise InputError("--llmbench-model", str(settings.model), reason, "name the model's .gguf file")
     _refuse_judged_probe(settings)
     wish = _continue(settings)
     if wish is not None:

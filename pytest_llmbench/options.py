@@ -140,16 +140,16 @@ def read(config: pytest.Config) -> Settings | None:
     tolerance, tolerances = _tolerances(config.getoption(f"--llmbench-{_COMPARE_FAIL}") or ())
     json_path, model = _value(config, "json"), _value(config, "model")
     return Settings(
-        setups=tuple(base / Path(os.path.expandvars(s)).expanduser() for s in setups),
-        storage=base / Path(os.path.expandvars(_value(config, "storage") or ".llmbench")).expanduser(),
+        setups=tuple(_path(base, "--setup", text) for text in setups),
+        storage=_path(base, *_storage(config)),
         parts=_parts(config),
         save=_name(config, "save"),
         autosave=bool(config.getoption("--llmbench-autosave")),
         compare=_name(config, "compare"),
         tolerance=tolerance,
         tolerances=tolerances,
-        model=base / Path(model).expanduser() if model else None,
-        json=base / Path(json_path).expanduser() if json_path else None,
+        model=_path(base, "--llmbench-model", model) if model else None,
+        json=_path(base, "--llmbench-json", json_path) if json_path else None,
         ready_timeout_s=_seconds(config, "ready-timeout", 600.0),
         silence_timeout_s=_seconds(config, "silence-timeout", 1800.0),
         variables=_variables(config.getoption("--llmbench-var") or ()),
@@ -162,6 +162,25 @@ def read(config: pytest.Config) -> Settings | None:
         supplement=_run(config, "supplement"),
         supplement_reason=(config.getoption("--llmbench-supplement-reason") or "").strip() or None,
     )
+
+
+def _path(base: Path, field: str, text: str) -> Path:
+    """A path as a user writes it: ``~`` and ``$VARS`` replaced, relative to where pytest was called."""
+    if not text.strip():
+        raise _refusal(field, text, "is empty", "write a path")
+    replaced = os.path.expandvars(text)
+    if hole := re.search(r"\$\{?(\w+)", replaced):
+        reason = f"the environment variable {hole[1]} is not set"
+        raise _refusal(field, text, reason, f"set {hole[1]}, or write the path out")
+    try:
+        return base / Path(replaced).expanduser()
+    except RuntimeError:
+        raise _refusal(field, text, "there is no such user, or no home folder", "write the path out") from None
+
+
+def _storage(config: pytest.Config) -> tuple[str, str]:
+    text, field = _found(config, "storage")
+    return (field, text) if text is not None else ("--llmbench-storage", ".llmbench")
 
 
 def _setups(config: pytest.Config) -> list[str]:
@@ -183,6 +202,8 @@ def _found(config: pytest.Config, name: str) -> tuple[str | None, str]:
     """The value of a setting, and where it was said, for messages."""
     flag: str | None = config.getoption(f"--llmbench-{name}")
     if flag is not None:
+        if not flag.strip():  # a shell's variable that is not set
+            raise _refusal(f"--llmbench-{name}", flag, "is empty", "write a value, or leave the flag out")
         return flag, f"--llmbench-{name}"
     ini: str | None = config.getini(f"llmbench_{_key(name)}")
     if ini:

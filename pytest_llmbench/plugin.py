@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     # pytest-asyncio asks for an ini value that no bench test needs: ours name their loop themselves.
     warnings.filterwarnings("ignore", message='The configuration option "asyncio_default_fixture_loop_scope"')
+    _refuse_without_asyncio(config)
     _refuse_distribution(config)
     _refuse_missing_path(config)
     with _as_usage_error():
@@ -63,6 +64,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(reporter, "llmbench-terminal")
     config.pluginmanager.register(Signals(), "llmbench-signals")
     config.pluginmanager.register(JsonReportBridge(config.stash[SETUPS]), "llmbench-json-report")
+
+
+def _refuse_without_asyncio(config: pytest.Config) -> None:
+    if not any(map(config.pluginmanager.hasplugin, ("asyncio", "pytest_asyncio", "pytest_asyncio.plugin"))):
+        raise pytest.UsageError(
+            "--setup needs pytest-asyncio, and it is switched off\n"
+            "  remedy: leave out -p no:asyncio; where plugins are not loaded by themselves, add -p pytest_asyncio"
+        )
 
 
 def _refuse_distribution(config: pytest.Config) -> None:

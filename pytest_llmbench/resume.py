@@ -105,9 +105,11 @@ def read(folder: Path) -> Earlier:
         return _read(folder)
     except OSError as exc:
         reason = f"{exc.filename or 'a file of it'} cannot be read: {exc.strerror}"
-        raise InputError("run", str(folder), reason, "make it readable, or measure anew") from None
+        raise InputError("the earlier run", str(folder), reason, "make it readable, or name another run") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError("run", str(folder), "its contract or journal is damaged", "measure anew") from None
+        raise InputError(
+            "the earlier run", str(folder), "its contract or journal is damaged", "name another run, or measure anew"
+        ) from None
 
 
 def _read(folder: Path) -> Earlier:

@@ -149,7 +149,8 @@ class SetupRun:
         if self.wishes.go_on is not None:
             with self._nothing_left():
                 self._going_on = self._go_on(self.wishes.go_on, setup)
-        self._journal = Journal(self.folder)
+        with self._nothing_left():
+            self._journal = _journal(self.folder)
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
         if self._going_on is not None:
             taken = self._going_on.take_over(self.folder, self._journal, self.card.id)
@@ -560,6 +561,15 @@ async def measuring(
         finally:
             bench.report = run.finish()
             run.close()
+
+
+def _journal(folder: Path) -> Journal:
+    try:
+        return Journal(folder)
+    except OSError as exc:
+        raise InputError(
+            "--llmbench-storage", str(folder), f"cannot be written: {exc.strerror}", "name another place"
+        ) from None
 
 
 def _engine_log(path: Path) -> engine_log.EngineLog:

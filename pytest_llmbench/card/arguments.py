@@ -24,13 +24,21 @@ _MOST = 2**31 - 1
 """llama-server keeps these numbers in 32 bits."""
 # The least that a number may be, and what it is.
 _NUMBERS: tuple[tuple[card_args.Flag, int, str], ...] = (
-    (card_args.CONTEXT, 0, "tokens, or 0 for the model's own context"),
-    (card_args.SLOTS, -1, "slots, or -1 for the engine's choice"),
-    (card_args.BATCH, 1, "tokens"),
-    (card_args.MICRO_BATCH, 1, "tokens"),
-    (card_args.Flag(("-t", "--threads"), "LLAMA_ARG_THREADS"), -1, "threads, or -1 for the engine's choice"),
-    (card_args.Flag(("-tb", "--threads-batch")), -1, "threads, or -1 for the engine's choice"),
-    (card_args.Flag(("-cram", "--cache-ram"), "LLAMA_ARG_CACHE_RAM"), -1, "MiB, 0 for none, -1 for no limit"),
+    (card_args.CONTEXT, 0, "a number of tokens, or 0 for the model's own context"),
+    (card_args.SLOTS, -1, "1 or more slots, or -1 for the engine's choice"),
+    (card_args.BATCH, 1, "1 or more tokens"),
+    (card_args.MICRO_BATCH, 1, "1 or more tokens"),
+    (
+        card_args.Flag(("-t", "--threads"), "LLAMA_ARG_THREADS"),
+        -1,
+        "a number of threads, or -1 for the engine's choice",
+    ),
+    (card_args.Flag(("-tb", "--threads-batch")), -1, "a number of threads, or -1 for the engine's choice"),
+    (
+        card_args.Flag(("-cram", "--cache-ram"), "LLAMA_ARG_CACHE_RAM"),
+        -1,
+        "a number of MiB, 0 for none, -1 for no limit",
+    ),
     (card_args.Flag(("--port",), "LLAMA_ARG_PORT"), 0, "a port"),
 )
 KNOWN = tuple(BY_NAME)
@@ -81,6 +89,8 @@ def unknown(args: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _not_a_flag(field: str, word: str) -> Iterator[Fault]:
+    if not word.strip():
+        yield Fault(field, None, "is empty, and stands at a flag's place", "remove it")
     more = _FLAG_WITH_MORE.match(word)
     if more is None:
         return

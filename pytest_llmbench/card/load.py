@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
@@ -67,12 +68,16 @@ def _parse(path: Path, text: str) -> None:
         # The line itself is not quoted: it may hold a secret. Its first word is enough to find it.
         begin = f" (the line begins {line[:1]!r})" if line else ""
         raise CardError(where, None, f"is not JSON: {error.msg}{begin}", remedy) from None
-    except ValueError as error:  # a number of thousands of digits
-        raise CardError(str(path), None, f"holds a number that is none: {error}", "shorten it") from None
+    except ValueError:  # Python reads no number of thousands of digits
+        raise CardError(str(path), None, "holds a number of thousands of digits", "shorten it") from None
     except RecursionError:
         raise CardError(str(path), None, "is nested too deeply to be a card") from None
     if not isinstance(data, dict):
         raise CardError(str(path), None, f"is {json_type(data)}, not an object", "a card is one object: {…}")
+    half = re.search("[\ud800-\udfff]", json.dumps(data, ensure_ascii=False))
+    if half:
+        reason = f"holds half a character ({ascii(half[0])[1:-1]})"
+        raise CardError(str(path), None, reason, "write the whole character")
 
 
 def _as_error(path: Path, faults: list[Fault]) -> CardError:

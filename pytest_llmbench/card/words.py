@@ -32,7 +32,7 @@ _MUST_BE = {
     "dict_type": ("an object", "write an object: {…}"),
     "model_type": ("an object", "write an object: {…}"),
     "model_attributes_type": ("an object", "write an object: {…}"),
-    "scalar": ("a number, text, true or false", "nested values have no place here"),
+    "scalar": ("a number, text, true or false", "write such a value, or leave it out"),
 }
 _SUCH = "write such a number, or leave the field out"
 # Type of pydantic's error to (reason, remedy), by the error's context and the value.
@@ -47,12 +47,11 @@ _SAID: dict[str, Callable[[Mapping[str, Any], Any], tuple[str, str]]] = {
         f"needs {ctx['min_length']} or more entries, has {ctx.get('actual_length') or 'none'}",
         "name at least one, or leave the field out",
     ),
-    "string_too_short": lambda _, __: ("is empty", "leave the field out where nothing is known"),
+    "string_too_short": lambda _, __: ("is empty", "write something, or leave out a field that is not needed"),
     "string_too_long": lambda ctx, value: (
         f"has {len(value)} characters, at most {ctx['max_length']} are allowed",
         "shorten it",
     ),
-    "string_unicode": lambda _, __: ("holds half a character (a lone surrogate)", "write the whole character"),
     "card_version": lambda _, __: ("is no card format that this version reads", "write 1"),
 }
 
@@ -95,7 +94,7 @@ def _faults(kind: type[CardModel], error: ErrorDetails) -> list[Fault]:
         return [Fault(field, _quoted(field, value), f"must be {wanted}, is {json_type(value)}", remedy)]
     said = _SAID.get(type_)
     reason, remedy = said(context, value) if said else ("is not what belongs here", "docs/card.md says what does")
-    return [Fault(field, _quoted(field, value), reason, remedy)]
+    return [Fault(field, _quoted(field, value) if said else None, reason, remedy)]
 
 
 def _quoted(field: str, value: object) -> object:
