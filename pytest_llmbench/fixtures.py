@@ -220,6 +220,7 @@ class Setups:
         self.tables: list[tuple[Path, str]] = []
         self.broken_promises = False
         self.saved: list[tuple[str, str, str | None]] = []
+        self.not_written: list[str] = []
         self._promised: dict[str, list[CellSpec]] = {}
         self._runs: dict[str, SetupRun] = {}
         self._current: SetupRun | None = None
@@ -314,7 +315,8 @@ class Setups:
             self.documents[card_id] = report.model_dump(mode="json")
             if not run.leaves_nothing:
                 self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
-            self.broken_promises |= not report.complete or any(run.saved.values())
+            self.broken_promises |= not report.complete or any(run.saved.values()) or run.not_written is not None
+            self.not_written += [run.not_written] if run.not_written is not None else []
             self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
 
     def close(self) -> None:

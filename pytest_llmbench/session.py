@@ -79,6 +79,7 @@ class SetupRun:
     """One card in one session.
 
     saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was).
+    not_written: why the extra report could not be written.
     folder: where everything is left; created with the first thing to keep. leaves_nothing: the call was wrong, and there
     is no folder. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
@@ -116,6 +117,7 @@ class SetupRun:
         self._going_on: GoingOn | None = None
         self._bounds = sameness.bounds(card)
         self.leaves_nothing = False
+        self.not_written: str | None = None
 
     # ---- starting ----
 
@@ -428,7 +430,10 @@ class SetupRun:
             write_json(self.folder / "report.json", content)
             write_text(self.folder / "table.md", table.render(report))
         if self.wishes.json is not None:
-            write_json(self.wishes.json, content)
+            try:
+                write_json(self.wishes.json, content)
+            except OSError as exc:  # what was measured is in the folder all the same
+                self.not_written = f"--llmbench-json = {str(self.wishes.json)!r}: cannot be written: {exc.strerror}"
         for name in self.wishes.save:
             why_not = saved.why_not_saved(self.wishes.storage, name, self.card.id, self.results, report.complete)
             self.saved[name] = why_not

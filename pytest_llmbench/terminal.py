@@ -75,6 +75,8 @@ class Terminal:
                 terminalreporter.write_line(line)
             terminalreporter.write_line("")
             terminalreporter.write_line(printable(f"report: {folder / 'report.json'}   table: {folder / 'table.md'}"))
+        for said in self._config.stash[SETUPS].not_written:
+            terminalreporter.write_line(printable(said), red=True)
         for card, name, why_not in self._config.stash[SETUPS].saved:
             if why_not is None:
                 terminalreporter.write_line(f'saved: {card} as "{name}"')

@@ -87,7 +87,11 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
         ["model.file.fiel: unknown key", "known: path"],
     ),
     ("missing", {"title": ...}, ["title: is missing", 'add "title"']),
-    ("a later format", {"llmbench_card": 2}, ["llmbench_card = 2: is no card format that this version reads", "write 1"]),
+    (
+        "a later format",
+        {"llmbench_card": 2},
+        ["llmbench_card = 2: is no card format that this version reads", "write 1"],
+    ),
     ("true for 1", {"llmbench_card": True}, ["llmbench_card = true: is no card format", "write 1"]),
     ("1.0 for 1", {"llmbench_card": 1.0}, ["llmbench_card = 1.0: is no card format", "write 1"]),
     ("id", {"id": "My Card"}, ["id = 'My Card'", "single hyphens"]),
@@ -177,7 +181,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
         ["model.file.revision = 'main'", "hexadecimal"],
     ),
     ("sampling that is ours", {"sampling.values": {"seed": 1}}, ["sampling.values.seed = 1", 'beside "values"']),
-    ("nested sampling", {"sampling.values": {"stop": ["x"]}}, ["sampling.values.stop = [\"x\"]: must be a number, text"]),
+    ("nested sampling", {"sampling.values": {"stop": ["x"]}}, ['sampling.values.stop = ["x"]: must be a number, text']),
     (
         "one uuid for two",
         {"hardware.gpus": [{"name": "x", "uuid": "GPU-1", "count": 2}]},
