@@ -6,9 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_under_test import binary, model
 
-__all__ = ["binary", "model"]  # fixtures
 if TYPE_CHECKING:
     from collections.abc import Generator
 

@@ -14,13 +14,15 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from engine_under_test import start
+from engine_under_test import binary, model, start
 
 from pytest_llmbench.card_flags import BY_NAME
 from pytest_llmbench.engine import LaunchSpec, llama_server
 from pytest_llmbench.engine.llama_server import start_llama_server
 from pytest_llmbench.engine.version import engine_identity, help_text
 from pytest_llmbench.errors import InputError, ServerDiedError, ServerStartError
+
+__all__ = ["binary", "model"]  # fixtures
 
 SMALL = ("-c", "1024", "-np", "1", "-t", "2", "--no-webui", "--cache-ram", "0")
 

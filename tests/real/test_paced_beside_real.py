@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_under_test import start
+from engine_under_test import binary, model, start
 
 from pytest_llmbench.engine import LaunchSpec
 from pytest_llmbench.paced.flags import SWITCHES, VALUED
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_llmbench.engine.llama_server import LlamaServer
+
+__all__ = ["binary", "model"]  # fixtures
 
 CHAT = "/v1/chat/completions"
 ARGS = ("-c", "2048", "-np", "2", "--no-webui", "--metrics")
