@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_llmbench import plan
-from pytest_llmbench.errors import InputError, LlmbenchError
+from pytest_llmbench.errors import InputError, LlmbenchError, printable
 from pytest_llmbench.files import new_session
 from pytest_llmbench.marks.effect import Effect
 from pytest_llmbench.session import SetupRun
@@ -78,7 +78,7 @@ class Bench:
         result = await self._run.settled(result)
         verdicts = self._run.judge(result)
         if result.status == "unsupported" and self._skip is not None:
-            self._skip(f"{result.spec.id}: {result.reasons[0]}")
+            self._skip(printable(f"{result.spec.id}: {result.reasons[0]}", lines=True))
         if self._run.wishes.probe and result.status not in {"failed", "missing"}:
             return verdicts  # a trial asks whether it runs, not how fast
         effect = self._run.gate.effects.get(result.spec.id, Effect())
@@ -87,7 +87,7 @@ class Bench:
             [message, *effect.failures, *(f"  {note}" for note in effect.notes)] if message else effect.failures
         )
         if effect.xfail is not None and self._xfail is not None:
-            self._xfail(f"{effect.xfail}\n{said}")
+            self._xfail(printable(f"{effect.xfail}\n{said}", lines=True))
         if said:
             raise BenchFailedError(said)
         return verdicts

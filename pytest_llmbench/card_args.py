@@ -6,6 +6,7 @@ wins over its environment variable.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ PORT = Flag(("--port",))
 UNIFIED = Flag(("-kvu", "--kv-unified"), "LLAMA_ARG_KV_UNIFIED")
 NOT_UNIFIED = Flag(("-no-kvu", "--no-kv-unified"))
 
-WHOLE_NUMBERS = (CONTEXT, SLOTS, BATCH, MICRO_BATCH)
 _DRAFT_NAMES = frozenset({"-md", "-cd", "-td", "-tbd", "-ngld", "-devd", "-ctkd", "-ctvd", "-cmoed", "-ncmoed", "-otd"})
 
 
@@ -56,11 +56,8 @@ def value(args: Sequence[str], env: Mapping[str, str], flag: Flag) -> str | None
 
 
 def whole_number(text: str | None) -> int | None:
-    """The text as a whole number, or None where it is absent or is none (a placeholder)."""
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None
+    """The text as a whole number in plain digits, or None where it is absent or is none (a placeholder)."""
+    return int(text) if text is not None and re.fullmatch(r"[+-]?[0-9]{1,18}", text) else None
 
 
 def unified(args: Sequence[str], env: Mapping[str, str]) -> bool | None:

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
+
+# What a terminal obeys or cannot show: C0 and C1 controls but tab and newline, what turns the direction of writing, line
+# separators of Unicode, and lone surrogates (bytes of a path that are no UTF-8).
+_NOT_SHOWN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Text from outside as it may be shown: what a terminal would obey is written out (``\\x1b``).
+
+    lines: newlines are meant, and stay.
+    """
+    kept = text.replace("\r\n", "\n") if lines else text.replace("\n", "\\n")
+    return _NOT_SHOWN.sub(lambda found: ascii(found[0])[1:-1], kept)
+
 
 class LlmbenchError(Exception):
-    """Base of every error of ours whose text is meant for the user."""
+    """Base of every error of ours whose text is meant for the user. It may quote a log: what it holds is shown printable."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text, lines=True))
 
 
 class InputError(LlmbenchError):
@@ -17,7 +36,7 @@ class InputError(LlmbenchError):
     def __init__(self, field: str, value: object, reason: str, remedy: str = "") -> None:
         self.field, self.value, self.reason, self.remedy = field, value, reason, remedy
         shown = "" if value is None else f" = {_short(value)}"
-        super().__init__(f"{field}{shown}: {reason}" + (f"\n  remedy: {remedy}" if remedy else ""))
+        super().__init__(f"{printable(field)[:500]}{shown}: {reason}" + (f"\n  remedy: {remedy}" if remedy else ""))
 
 
 class CardError(InputError):
@@ -29,9 +48,8 @@ class PromiseBrokenError(LlmbenchError):
 
     def __init__(self, what: str, promised: object, found: object, remedy: str = "") -> None:
         self.what, self.promised, self.found, self.remedy = what, promised, found, remedy
-        super().__init__(
-            f"{what}: the card promises {promised}, found {found}" + (f"\n  remedy: {remedy}" if remedy else "")
-        )
+        sides = f"the card promises {printable(str(promised))}, found {printable(str(found))}"
+        super().__init__(f"{printable(what)}: {sides}" + (f"\n  remedy: {remedy}" if remedy else ""))
 
 
 class ServerError(LlmbenchError):
@@ -47,5 +65,7 @@ class ServerDiedError(ServerError):
 
 
 def _short(value: object, limit: int = 160) -> str:
-    text = repr(value)
+    # As it stands in a card or on a command line: true and not True.
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, bool | dict | list) else repr(value)
+    text = printable(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -144,15 +144,22 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
     from pytest_llmbench import resume  # noqa: PLC0415
     from pytest_llmbench.card import FIGURES, PARTS  # noqa: PLC0415
     from pytest_llmbench.history import saved  # noqa: PLC0415
+    from pytest_llmbench.plan_changes import refuse_without_effect  # noqa: PLC0415
 
+    planned = list(dict.fromkeys(part for loaded in cards for part in loaded.card.plan.parts))
     for part in settings.parts or ():
         if part not in PARTS:
             raise InputError("--llmbench-parts", part, "no such part", f"parts are {', '.join(PARTS)}")
         if not any(part in loaded.card.plan.parts for loaded in cards):
-            planned = ", ".join(dict.fromkeys(p for loaded in cards for p in loaded.card.plan.parts))
             raise InputError(
-                "--llmbench-parts", part, f"not in the card's plan ({planned})", 'add it to "plan": {"parts": …}'
+                "--llmbench-parts",
+                part,
+                f"not in the card's plan ({', '.join(planned)})",
+                'add it to "plan": {"parts": …}',
             )
+    measured = [part for part in planned if settings.parts is None or part in settings.parts]
+    where = "--llmbench-parts" if settings.parts else "the card" if len(cards) == 1 else "every card"
+    refuse_without_effect(_changes(settings), measured, where)
     figures = sorted({name for names in FIGURES.values() for name in names})
     for figure in settings.tolerances:
         if figure not in figures:
@@ -173,6 +180,9 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
         raise InputError(
             "--llmbench-model", str(settings.model), "one file for several cards", "measure one card at a time"
         )
+    if settings.model is not None and not settings.model.is_file():
+        reason = "is a folder" if settings.model.is_dir() else "there is no such file"
+        raise InputError("--llmbench-model", str(settings.model), reason, "name the model's .gguf file")
     _refuse_judged_probe(settings)
     wish = _continue(settings)
     if wish is not None:
@@ -262,6 +272,7 @@ class Setups:
         self.other_failures = False
         self._started = now()
         self.not_reached: dict[str, int] = {}
+        self.not_written: list[str] = []
         self._promised: dict[str, list[CellSpec]] = {}
         self._runs: dict[str, SetupRun] = {}
         self._current: SetupRun | None = None
@@ -273,6 +284,20 @@ class Setups:
             specs = self._promised.setdefault(param.loaded.card.id, [])
             if param.spec not in specs:
                 specs.append(param.spec)
+
+    def refuse_other(self, cards: Sequence[LoadedCard]) -> None:
+        """Refuse to compare or go on with another setup's run, as far as that is known now. Raises InputError."""
+        wish = _continue(self.settings)
+        if wish is None and self.settings.compare is None:
+            return
+        from pytest_llmbench import sameness  # noqa: PLC0415
+
+        for loaded in cards:
+            cells = self._promised.get(loaded.card.id)
+            if cells:
+                sameness.refuse_known(
+                    loaded.card, cells, self.settings.storage, compare=self.settings.compare, go_on=wish
+                )
 
     async def use(self, loaded: LoadedCard, terminal: Terminal, spec: CellSpec | None = None) -> SetupRun:
         """The card's run, ready to measure a cell; another card's server is stopped first. Raises LlmbenchError."""
@@ -346,15 +371,17 @@ class Setups:
         for card_id, run in self._runs.items():
             report = run.finish()
             self.documents[card_id] = report.model_dump(mode="json")
-            self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
-            self.broken_promises |= not report.complete or any(run.saved.values())
+            if not run.leaves_nothing:
+                self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
+            self.broken_promises |= not report.complete or any(run.saved.values()) or run.not_written is not None
+            self.not_written += [run.not_written] if run.not_written is not None else []
             if run.not_reached:
                 self.not_reached[card_id] = len(run.not_reached)
             self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
             self.forgotten += run.forgotten
         broken = self.broken_promises or (self.forgotten and self.settings.accept)
         code = 1 if pytest_code == 0 and broken else pytest_code
-        return self._conclude(code) if self._runs and not self.settings.probe else code
+        return self._conclude(code) if self.tables and not self.settings.probe else code
 
     def _conclude(self, code: int) -> int:
         from pytest_llmbench.outcomes.file import build, card_verdict  # noqa: PLC0415

@@ -53,14 +53,6 @@ class Machine:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def identity(self) -> dict[str, Any]:
-        """What makes two machines one for a baseline: host, CPU, GPUs with UUID and power limit (GATE: "Baselines")."""
-        return {
-            "host_id": self.host_id,
-            "cpu": self.cpu,
-            "gpus": [[gpu.name, gpu.uuid, gpu.power_limit_w] for gpu in self.gpus],
-        }
-
 
 def detect() -> Machine:
     """Read the facts; what cannot be read is None, never 0."""
@@ -68,11 +60,11 @@ def detect() -> Machine:
 
     gpus, note, driver = _nvidia()
     return Machine(
-        host_id=_host_id(),
+        host_id=host_id(),
         os=_os_name(),
         kernel=platform.release(),
         architecture=platform.machine(),
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cores_logical=psutil.cpu_count(),
         cores_physical=psutil.cpu_count(logical=False),
         memory_mib=psutil.virtual_memory().total // 2**20,
@@ -138,7 +130,7 @@ def _ask(call: Any, *args: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _host_id() -> str:
+def host_id() -> str:
     raw = _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id") or platform.node()
     return hashlib.sha256(f"pytest-llmbench:{raw}".encode()).hexdigest()[:16]
 
@@ -149,7 +141,7 @@ def _os_name() -> str:
     return f"{platform.system()} {platform.release()}"
 
 
-def _cpu_name() -> str | None:
+def cpu_name() -> str | None:
     for line in _lines("/proc/cpuinfo"):
         if line.lower().startswith("model name"):
             return line.partition(":")[2].strip()

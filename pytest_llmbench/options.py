@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmbench.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,6 +51,8 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
     ("require-baseline", "a figure without a baseline fails"),
     ("strict", "a figure that stays inconclusive fails"),
 )
+_EXAMPLES = {"levels": "1,2,64", "depths": "2048,16384", "sizes": "4096,8192"}
+_MOST_SECONDS = 7 * 24 * 3600
 _COMPARE_FAIL = "compare-fail"
 DEFAULT_TOLERANCE = 0.10
 MOST_AGAIN = 20
@@ -172,18 +176,17 @@ def read(config: pytest.Config) -> Settings | None:
     if not setups:
         return None
     tolerance, tolerances = _tolerances(config.getoption(f"--llmbench-{_COMPARE_FAIL}") or ())
-    parts = _value(config, "parts")
     return Settings(
-        setups=tuple(base / Path(os.path.expandvars(s)).expanduser() for s in setups),
-        storage=base / Path(os.path.expandvars(_value(config, "storage") or ".llmbench")).expanduser(),
-        parts=_parts(parts) if parts is not None else None,
+        setups=tuple(_path(base, "--setup", text) for text in setups),
+        storage=_path(base, *_storage(config)),
+        parts=_parts(config),
         save=_name(config, "save"),
         autosave=bool(config.getoption("--llmbench-autosave")),
         compare=_name(config, "compare"),
         tolerance=tolerance,
         tolerances=tolerances,
-        model=_path(config, "model"),
-        json=_path(config, "json"),
+        model=_path_of(config, "model"),
+        json=_path_of(config, "json"),
         ready_timeout_s=_seconds(config, "ready-timeout", 600.0),
         silence_timeout_s=_seconds(config, "silence-timeout", 1800.0),
         variables=_variables(config.getoption("--llmbench-var") or ()),
@@ -197,14 +200,33 @@ def read(config: pytest.Config) -> Settings | None:
         supplement_reason=(config.getoption("--llmbench-supplement-reason") or "").strip() or None,
         history=_history(config),
         no_history=_switch(config, "no-history"),
-        baseline=_path(config, "baseline"),
-        marks=_path(config, "marks") or config.rootpath / "llmbench-marks.json",
+        baseline=_path_of(config, "baseline"),
+        marks=_path_of(config, "marks") or config.rootpath / "llmbench-marks.json",
         remeasure=_count(config, "remeasure"),
         require_baseline=_switch(config, "require-baseline"),
         strict=_switch(config, "strict"),
         accept=_reason(config, "accept"),
-        verdict=_path(config, "verdict"),
+        verdict=_path_of(config, "verdict"),
     )
+
+
+def _path(base: Path, field: str, text: str) -> Path:
+    """A path as a user writes it: ``~`` and ``$VARS`` replaced, relative to where pytest was called."""
+    if not text.strip():
+        raise _refusal(field, text, "is empty", "write a path")
+    replaced = os.path.expandvars(text)
+    if hole := re.search(r"\$\{?(\w+)", replaced):
+        reason = f"the environment variable {hole[1]} is not set"
+        raise _refusal(field, text, reason, f"set {hole[1]}, or write the path out")
+    try:
+        return base / Path(replaced).expanduser()
+    except RuntimeError:
+        raise _refusal(field, text, "there is no such user, or no home folder", "write the path out") from None
+
+
+def _storage(config: pytest.Config) -> tuple[str, str]:
+    text, field = _found(config, "storage")
+    return (field, text) if text is not None else ("--llmbench-storage", ".llmbench")
 
 
 def _setups(config: pytest.Config) -> list[str]:
@@ -219,22 +241,36 @@ def _setups(config: pytest.Config) -> list[str]:
 
 
 def _value(config: pytest.Config, name: str) -> str | None:
+    return _found(config, name)[0]
+
+
+def _found(config: pytest.Config, name: str) -> tuple[str | None, str]:
+    """The value of a setting, and where it was said, for messages."""
     flag: str | None = config.getoption(f"--llmbench-{name}")
     if flag is not None:
-        return flag
+        if not flag.strip():  # a shell's variable that is not set
+            raise _refusal(f"--llmbench-{name}", flag, "is empty", "write a value, or leave the flag out")
+        return flag, f"--llmbench-{name}"
     ini: str | None = config.getini(f"llmbench_{_key(name)}")
-    return ini or os.environ.get(f"LLMBENCH_{_key(name).upper()}") or None
+    if ini:
+        return ini, f"llmbench_{_key(name)} (ini)"
+    variable = f"LLMBENCH_{_key(name).upper()}"
+    return os.environ.get(variable) or None, f"{variable} (environment)"
 
 
-def _path(config: pytest.Config, name: str) -> Path | None:
-    text = _value(config, name)
-    return config.invocation_params.dir / Path(text).expanduser() if text else None
+def _refusal(field: str, value: object, reason: str, remedy: str) -> pytest.UsageError:
+    return pytest.UsageError(str(InputError(field, value, reason, remedy)))
+
+
+def _path_of(config: pytest.Config, name: str) -> Path | None:
+    text, field = _found(config, name)
+    return _path(config.invocation_params.dir, field, text) if text else None
 
 
 def _history(config: pytest.Config) -> str | None:
     """A database's URL as it is; a file's path made absolute."""
     text = _value(config, "history")
-    return text if text is None or "://" in text else str(_path(config, "history"))
+    return text if text is None or "://" in text else str(_path_of(config, "history"))
 
 
 def _switch(config: pytest.Config, name: str) -> bool:
@@ -243,37 +279,33 @@ def _switch(config: pytest.Config, name: str) -> bool:
     variable = f"LLMBENCH_{_key(name).upper()}"
     word = os.environ.get(variable, "").strip().lower()
     if word not in {"", "0", "1", "false", "true", "no", "yes", "off", "on"}:
-        raise pytest.UsageError(f"{variable} = {word!r}: neither yes nor no\n  remedy: {variable}=1, or unset it")
+        raise _refusal(variable, word, "neither yes nor no", f"{variable}=1, or unset it")
     return word in {"1", "true", "yes", "on"}
 
 
 def _count(config: pytest.Config, name: str) -> int | None:
-    text = _value(config, name)
+    text, field = _found(config, name)
     if text is None:
         return None
-    if not text.strip().isdecimal() or int(text) > MOST_AGAIN:
-        raise pytest.UsageError(
-            f"--llmbench-{name} = {text!r}: not a whole number from 0 to {MOST_AGAIN}\n  remedy: --llmbench-{name} 3"
-        )
+    if not re.fullmatch(r"[0-9]{1,3}", text.strip()) or int(text) > MOST_AGAIN:
+        raise _refusal(field, text, f"not a whole number from 0 to {MOST_AGAIN}", f"--llmbench-{name} 4")
     return int(text)
 
 
 def _reason(config: pytest.Config, name: str) -> str | None:
     text: str | None = config.getoption(f"--llmbench-{name}")
     if text is not None and not text.strip():
-        raise pytest.UsageError(
-            f'--llmbench-{name}: says no reason\n  remedy: --llmbench-{name} "new driver: 2 % slower, and we need it"'
+        raise _refusal(
+            f"--llmbench-{name}", text, "says no reason", f'--llmbench-{name} "new driver: 2 % slower, and we need it"'
         )
     return text.strip() if text else None
 
 
 def _name(config: pytest.Config, option: str) -> str | None:
-    name = _value(config, option)
+    name, field = _found(config, option)
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise pytest.UsageError(
-            f"--llmbench-{option} = {name!r}: not a usable name\n"
-            "  remedy: use letters, digits, '.', '_' and '-', starting with a letter or digit"
-        )
+        remedy = "use letters, digits, '.', '_' and '-' (100 at most), starting with a letter or digit"
+        raise _refusal(field, name, "not a usable name", remedy)
     return name
 
 
@@ -282,48 +314,54 @@ def _numbers(config: pytest.Config, name: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise pytest.UsageError(
-            f"--llmbench-{name} = {text!r}: not a list of whole numbers above 0\n  remedy: --llmbench-{name} 1,2,64"
-        )
+    if not words or not all(re.fullmatch("[0-9]{1,9}", word) and int(word) > 0 for word in words):
+        remedy = f"--llmbench-{name} {_EXAMPLES[name]}"
+        raise _refusal(f"--llmbench-{name}", text, "not a list of whole numbers above 0 (of 9 digits at most)", remedy)
     return tuple(map(int, words))
 
 
 def _run(config: pytest.Config, name: str) -> str | None:
     """A session's id as it is, or the folder of a run."""
     given: str | None = config.getoption(f"--llmbench-{name}")
-    if not given:
+    if given is None:
         return None
+    if not given.strip():
+        raise _refusal(f"--llmbench-{name}", given, "names no run", "name a session's id or a run's folder")
     path = config.invocation_params.dir / Path(given).expanduser()
     return str(path) if path.is_dir() else given
 
 
 def _runs(config: pytest.Config) -> int | None:
-    found = _numbers(config, "runs")
-    if found is not None and len(found) > 1:
-        raise pytest.UsageError(f"--llmbench-runs = {','.join(map(str, found))!r}: one number is for all cells")
-    return found[0] if found else None
+    text = config.getoption("--llmbench-runs")
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,9}", text.strip()) or int(text) < 1:
+        reason = "one whole number above 0 is needed; it is for all cells"
+        raise _refusal("--llmbench-runs", text, reason, "--llmbench-runs 5")
+    return int(text)
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    parts = tuple(word.strip() for word in text.split(",") if word.strip())
+def _parts(config: pytest.Config) -> tuple[str, ...] | None:
+    text, field = _found(config, "parts")
+    if text is None:
+        return None
+    parts = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not parts:
-        raise pytest.UsageError(
-            f"--llmbench-parts = {text!r}: names no part\n  remedy: --llmbench-parts decode,prefill"
-        )
+        raise _refusal(field, text, "names no part", "--llmbench-parts decode,prefill")
     return parts
 
 
 def _seconds(config: pytest.Config, name: str, default: float) -> float:
-    text = _value(config, name)
+    text, field = _found(config, name)
     if text is None:
         return default
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise pytest.UsageError(f"--llmbench-{name} = {text!r}: not a number of seconds above 0")
+    if not 0 < seconds <= _MOST_SECONDS:
+        reason = f"not a number of seconds above 0 (and at most {_MOST_SECONDS}, which is a week)"
+        raise _refusal(field, text, reason, f"--llmbench-{name} {default:.0f}")
     return seconds
 
 
@@ -336,9 +374,8 @@ def _tolerances(given: list[str] | tuple[str, ...]) -> tuple[float, dict[str, fl
         except ValueError:
             share = -1.0
         if not 0 <= share < float("inf"):
-            raise pytest.UsageError(
-                f"--llmbench-compare-fail = {text!r}: not a percentage\n  remedy: 5%, or decode_tok_s:5% for one figure"
-            )
+            remedy = "5%, or decode_tok_s:5% for one figure"
+            raise _refusal("--llmbench-compare-fail", text, "not a percentage of 0 or more", remedy)
         if figure:
             special[figure] = share
         else:
@@ -351,6 +388,6 @@ def _variables(given: list[str] | tuple[str, ...]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise pytest.UsageError(f"--llmbench-var = {text!r}: not NAME=VALUE")
+            raise _refusal("--llmbench-var", text, "not NAME=VALUE", "--llmbench-var 'GPU1-UUID=GPU-1234'")
         variables[name.strip("<>")] = value
     return variables

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from pytest_llmbench import plan
 from pytest_llmbench.card import PARTS, SetupCard
+from pytest_llmbench.card.words import faults_in
 from pytest_llmbench.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROBE_TOKENS = 128
 
@@ -37,6 +41,31 @@ class PlanChanges:
             if (value := getattr(self, name)) is not None
         }
         return said | ({"--llmbench-probe": True} if self.probe else {})
+
+
+# The parts in which a flag changes something.
+_PARTS_OF = {
+    "levels": ("concurrency",),
+    "depths": ("prefill", "context"),
+    "sizes": ("fit",),
+    "runs": ("decode", "prefill", "concurrency", "context"),
+}
+
+
+def refuse_without_effect(changes: PlanChanges, planned: Sequence[str], where: str) -> None:
+    """Raise InputError for a change of parts of which none is measured.
+
+    planned: the parts that are; where: what says so, for the message.
+    """
+    for name, parts in _PARTS_OF.items():
+        value = getattr(changes, name)
+        if value is not None and not set(parts) & set(planned):
+            raise InputError(
+                f"--llmbench-{name}",
+                _words(value),
+                f"changes {' and '.join(parts)}, which {where} leaves out (measured: {', '.join(planned)})",
+                f"leave it out, or measure {' or '.join(parts)} too",
+            )
 
 
 def changed(card: SetupCard, changes: PlanChanges) -> SetupCard:
@@ -72,11 +101,10 @@ def changed(card: SetupCard, changes: PlanChanges) -> SetupCard:
         data["thresholds"] = {cell: limit for cell, limit in limits.items() if cell in known}
         return SetupCard.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        one = error.errors(include_url=False)[0]
-        field = ".".join(map(str, one["loc"]))
-        reason = one.get("ctx", {}).get("text") or f"{field}: {one['msg']}"
+        one = faults_in(SetupCard, error)[0]
+        reason = f"{one.field}: {one.reason}"
         given = " ".join(f"{flag}{'' if value is True else f' {_words(value)}'}" for flag, value in flags.items())
-        raise InputError(given, None, f"card {card.id} cannot be measured so: {reason}", "give other values") from None
+        raise InputError(given, None, f"card {card.id} cannot be measured so: {reason}", one.remedy) from None
 
 
 def _probe(card: SetupCard, parts: dict[str, Any]) -> None:

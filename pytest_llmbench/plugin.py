@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     # pytest-asyncio asks for an ini value that no bench test needs: ours name their loop themselves.
     warnings.filterwarnings("ignore", message='The configuration option "asyncio_default_fixture_loop_scope"')
+    _refuse_without_asyncio(config)
     _refuse_distribution(config)
     _refuse_missing_path(config)
     with _as_usage_error():
@@ -65,6 +66,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(JsonReportBridge(config.stash[SETUPS]), "llmbench-json-report")
 
 
+def _refuse_without_asyncio(config: pytest.Config) -> None:
+    if not any(map(config.pluginmanager.hasplugin, ("asyncio", "pytest_asyncio", "pytest_asyncio.plugin"))):
+        raise pytest.UsageError(
+            "--setup needs pytest-asyncio, and it is switched off\n"
+            "  remedy: leave out -p no:asyncio; where plugins are not loaded by themselves, add -p pytest_asyncio"
+        )
+
+
 def _refuse_distribution(config: pytest.Config) -> None:
     workers = config.getoption("numprocesses", None)
     if hasattr(config, "workerinput") or workers or config.getoption("dist", "no") not in ("no", None):
@@ -79,7 +88,7 @@ def _refuse_missing_path(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
         raise pytest.UsageError(
             "--setup says what to measure, but no test path says with which tests\n"
-            "  remedy: pytest bench_suites/ --setup " + str(config.getoption("--setup")[0])
+            f"  remedy: pytest bench_suites/ --setup {errors.printable(str(config.getoption('--setup')[0]))}"
             if config.getoption("--setup")
             else "llmbench_setup is set, but no test path is given\n  remedy: pytest bench_suites/"
         )
@@ -100,6 +109,12 @@ def _switch_on_json_report(config: pytest.Config) -> None:
     if config.option.json_report_file == ".report.json":
         config.option.json_report_file = str(config.stash[SETUPS].folder / "pytest-report.json")
     config.option.json_report = True
+
+
+def _keep_no_json_report(config: pytest.Config, setups: fixtures.Setups) -> None:
+    """Nothing was measured and nothing is left: a folder with that report alone would look like a run."""
+    if getattr(config.option, "json_report_file", None) == str(setups.folder / "pytest-report.json"):
+        config.option.json_report_file = ""
 
 
 # ---- collection -----------------------------------------------------------------------------------------------------
@@ -166,6 +181,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     last = (len(loaded_cards), 0)
     items.sort(key=lambda item: fixtures.place_of(p, loaded_cards) if (p := params.get(item)) else last)
     config.stash[SETUPS].promise([p for item in items if (p := params.get(item))])
+    with _as_usage_error():
+        config.stash[SETUPS].refuse_other(loaded_cards)
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
@@ -187,6 +204,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     """Write the documents before pytest-json-report writes its own, and let no promised cell end in silence."""
     if (setups := session.config.stash.get(SETUPS, None)) is not None:
         session.exitstatus = setups.finish(int(session.exitstatus))
+        if not setups.folder.exists():
+            _keep_no_json_report(session.config, setups)
     return (yield)
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.records import CellSpec
 
+LISTED = 12
+"""More differences than so many are counted, not listed."""
 LAST = "last"
 FLAGS = {"resume": "--llmbench-resume", "supplement": "--llmbench-supplement"}
 # What must be the same before two sessions' numbers may stand in one document.
@@ -118,14 +120,18 @@ def read(folder: Path) -> Earlier:
     """What a run's folder holds, also after a kill. Raises InputError where its files are missing or damaged."""
     try:
         return _read(folder)
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except OSError as exc:
+        reason = f"{exc.filename or 'a file of it'} cannot be read: {exc.strerror}"
+        raise InputError("the earlier run", str(folder), reason, "make it readable, or name another run") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(
-            "run", str(folder), f"its contract or journal cannot be read ({type(exc).__name__}: {exc})", "measure anew"
+            "the earlier run", str(folder), "its contract or journal is damaged", "name another run, or measure anew"
         ) from None
 
 
 def _read(folder: Path) -> Earlier:
     contract = json.loads((folder / "contract.json").read_text(encoding="utf-8"))
+    _require_whole(contract)
     session, last_start = folder.parent.name, 0
     attempts: dict[str, list[Attempt]] = {}
     statuses: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -149,6 +155,15 @@ def _read(folder: Path) -> Earlier:
     return Earlier(folder, session, contract, frozen, statuses, last_start, searched)
 
 
+def _require_whole(contract: Mapping[str, Any]) -> None:
+    """Raise KeyError or TypeError where a contract lacks what is read of it later on."""
+    for cell in contract["cells"]:
+        str(cell["id"] + cell["part"])
+    identity = contract["identity"]
+    for section in (contract["request_fields"], identity["card"]["cells"], identity["machine"]):
+        dict(section)
+
+
 def attempt_from_json(data: Mapping[str, Any]) -> Attempt:
     """An attempt as the journal holds it."""
     figures = tuple(Figure(**(one | {"reasons": tuple(one["reasons"])})) for one in data["figures"])
@@ -165,7 +180,8 @@ def refuse_other(earlier: Earlier, terms: Mapping[str, Any], wish: Continue) -> 
     _keep_common(old["identity"]["card"]["cells"], new["identity"]["card"]["cells"])
     found = list(_differences(old, new))
     if found:
-        listed = "\n    ".join(found)
+        more = [f"and {len(found) - LISTED} more"] if len(found) > LISTED else []
+        listed = "\n    ".join([*found[:LISTED], *more])
         raise InputError(
             FLAGS[wish.kind],
             earlier.session,

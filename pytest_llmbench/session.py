@@ -7,11 +7,12 @@ and what became of it. ``bench.Bench`` is the face of it that a test sees.
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import contract as contracts
-from pytest_llmbench import fit_search, machine, plan, promises, prompts, resume, stats, verdict
+from pytest_llmbench import fit_search, machine, plan, promises, prompts, resume, sameness, stats, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
@@ -23,7 +24,6 @@ from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
 from pytest_llmbench.judging import Gate
 from pytest_llmbench.measure import PARTS, request
-from pytest_llmbench.measure.validity import Bounds
 from pytest_llmbench.records import CellResult
 from pytest_llmbench.report import document, table
 from pytest_llmbench.runner import RetryPolicy, Runner, why_again
@@ -33,7 +33,7 @@ from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
@@ -54,7 +54,8 @@ class SetupRun:
     """One card in one session.
 
     saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was); forgotten: why the
-    history does not have this run. remeasured_s: seconds spent on fresh servers before a verdict.
+    history does not have this run; not_written: why the extra report could not be written. remeasured_s: seconds spent on
+    fresh servers before a verdict. leaves_nothing: the call was wrong, and there is no folder.
     folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
     """
@@ -92,13 +93,9 @@ class SetupRun:
         self.gate = Gate(wishes.gating, wishes.storage, card.id)
         self.remeasured_s = 0.0
         self._going_on: GoingOn | None = None
-        self._bounds = Bounds(
-            decode_within=card.client_check.decode_within,
-            ttft_above_fraction=card.client_check.ttft_above_fraction,
-            ttft_above_ms=card.client_check.ttft_above_ms,
-            min_tokens=card.validity.min_tokens,
-            client_lag_ms=card.validity.client_lag_ms,
-        )
+        self._bounds = sameness.bounds(card)
+        self.leaves_nothing = False
+        self.not_written: str | None = None
 
     # ---- starting ----
 
@@ -130,10 +127,12 @@ class SetupRun:
     def _prepare_runner(self) -> Runner:
         setup = self._check_promises()
         if self.wishes.go_on is not None:
-            self._going_on = self._go_on(self.wishes.go_on, setup)
-        if not self.wishes.probe:
-            self.gate.open(self._key, self.environment)
-        self._journal = Journal(self.folder)
+            with self._nothing_left():
+                self._going_on = self._go_on(self.wishes.go_on, setup)
+        with self._nothing_left():
+            if not self.wishes.probe:
+                self.gate.open(self._key, self.environment)
+            self._journal = _journal(self.folder)
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
         if self._going_on is not None:
             taken = self._going_on.take_over(self.folder, self._journal, self.card.id)
@@ -208,12 +207,22 @@ class SetupRun:
         self._key = {
             "card_id": self.card.id,
             "card": self._identity(setup),
-            "machine": here.identity(),
+            "machine": sameness.host(here.host_id, here.cpu, here.gpus),
         }
         if self.wishes.compare is not None:
-            self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
-            saved.refuse_other(self._saved, self._key)
+            with self._nothing_left():
+                self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
+                saved.refuse_other(self._saved, self._key)
         return setup
+
+    @contextmanager
+    def _nothing_left(self) -> Iterator[None]:
+        """A wrong call, found out late: it leaves no folder, for nothing was promised."""
+        try:
+            yield
+        except InputError:
+            self.leaves_nothing = True
+            raise
 
     def _verify(self, server: RunningServer, changes: Changes) -> None:
         from_card.verify(_changed(self.card, changes), server)
@@ -227,13 +236,7 @@ class SetupRun:
 
     def _identity(self, setup: from_card.Setup) -> dict[str, Any]:
         """What makes numbers comparable; of the plan only the cells that this session promises."""
-        whole = plan.identity(self.card)
-        promised = {spec.id for spec in self.cells}
-        return whole | {
-            "model": {"sha256": setup.model_facts["sha256"]},
-            "cells": {cell: definition for cell, definition in whole["cells"].items() if cell in promised},
-            "prompts_version": prompts.PROMPTS_VERSION,
-        }
+        return sameness.identity(self.card, self.cells, {"sha256": setup.model_facts["sha256"]})
 
     def _connect(self, server: RunningServer) -> LlmClient:
         most = max((spec.requests_per_run for spec in self.cells), default=1)
@@ -270,12 +273,8 @@ class SetupRun:
     def _sameness(self) -> dict[str, Any]:
         """What two sessions must share before their numbers may stand in one document."""
         engine = self.environment["engine"]
-        return {
-            "identity": self._key,
-            "engine": {name: engine.get(name) for name in ("kind", "version", "sha256", "libraries_sha256")},
-            "request_fields": {spec.id: request.fields(self.card, spec) for spec in self.cells},
-            "validity": plain(self._bounds),
-        }
+        known = {name: engine.get(name) for name in ("kind", "version", "sha256", "libraries_sha256")}
+        return sameness.terms(self.card, self.cells, self._key, known)
 
     def _terms(self, live: Live | None) -> dict[str, Any]:
         compare = self.wishes.compare
@@ -440,10 +439,14 @@ class SetupRun:
             base=self.folder,
         )
         content = report.model_dump(mode="json")
-        write_json(self.folder / "report.json", content)
-        write_text(self.folder / "table.md", table.render(report))
+        if not self.leaves_nothing:
+            write_json(self.folder / "report.json", content)
+            write_text(self.folder / "table.md", table.render(report))
         if self.wishes.json is not None:
-            write_json(self.wishes.json, content)
+            try:
+                write_json(self.wishes.json, content)
+            except OSError as exc:  # what was measured is in the folder all the same
+                self.not_written = f"--llmbench-json = {str(self.wishes.json)!r}: cannot be written: {exc.strerror}"
         for name in self.wishes.save:
             why_not = saved.why_not_saved(self.wishes.storage, name, self.card.id, self.results, report.complete)
             self.saved[name] = why_not
@@ -479,6 +482,15 @@ class SetupRun:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+
+def _journal(folder: Path) -> Journal:
+    try:
+        return Journal(folder)
+    except OSError as exc:
+        raise InputError(
+            "--llmbench-storage", str(folder), f"cannot be written: {exc.strerror}", "name another place"
+        ) from None
 
 
 def _engine_log(path: Path) -> engine_log.EngineLog:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr  # pytest has no public name for them
 
+from pytest_llmbench.errors import printable
 from pytest_llmbench.fixtures import CARDS, SETUPS
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Terminal:
         self._config = config
         self._beat: _Heartbeat | None = None
         self._screen: Screen | None = None
+        self._warm_up_error: str | None = None
 
     def pytest_sessionstart(self) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -54,7 +56,9 @@ class Terminal:
     # ---- hooks ----
 
     def pytest_report_header(self) -> list[str]:
-        return [f"llmbench: {_plan_words(loaded.card, loaded.cells)}" for loaded in self._config.stash[CARDS]]
+        return [
+            printable(f"llmbench: {_plan_words(loaded.card, loaded.cells)}") for loaded in self._config.stash[CARDS]
+        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self) -> Any:
@@ -70,7 +74,9 @@ class Terminal:
             for line in table.splitlines():
                 terminalreporter.write_line(line)
             terminalreporter.write_line("")
-            terminalreporter.write_line(f"report: {folder / 'report.json'}   table: {folder / 'table.md'}")
+            terminalreporter.write_line(printable(f"report: {folder / 'report.json'}   table: {folder / 'table.md'}"))
+        for said in self._config.stash[SETUPS].not_written:
+            terminalreporter.write_line(printable(said), red=True)
         for card, count in self._config.stash[SETUPS].not_reached.items():
             terminalreporter.write_line(
                 f"cut short: {card}, {count} cells to measure; the same command with "
@@ -80,28 +86,29 @@ class Terminal:
             if why_not is None:
                 terminalreporter.write_line(f'saved: {card} as "{name}"')
             else:
-                terminalreporter.write_line(f'NOT saved: {card} as "{name}": {why_not}', red=True)
+                terminalreporter.write_line(f'NOT saved: {card} as "{name}": {printable(why_not)}', red=True)
         self._say_verdict(terminalreporter)
 
     def _say_verdict(self, reporter: pytest.TerminalReporter) -> None:
         """A line for every figure that moved, what the history proposes, and where it stands."""
         setups = self._config.stash[SETUPS]
         for line in setups.forgotten:
-            reporter.write_line(line, red=True)
+            reporter.write_line(printable(line, lines=True), red=True)
         found = setups.verdict
         if found is None:
             return
-        for line in found.summary:
-            reporter.write_line(line)
+        lines = list(found.summary)
         for card in found.cards:
             for cell in card.cells:
                 for proposal in cell.proposals:
                     what = f"{proposal.mark} mark {'proposed' if proposal.action == 'add' else 'no longer needed'}"
-                    reporter.write_line(f"{what} for {cell.id} of {card.card}: {proposal.lines[0]} (llmbench marks)")
+                    lines.append(f"{what} for {cell.id} of {card.card}: {proposal.lines[0]} (see: llmbench marks)")
             if card.remeasured_minutes:
-                reporter.write_line(f"measured again on fresh servers: {card.remeasured_minutes:.1f} min")
-        failed = f"{found.category}: exit code {found.exit_code}" if found.category else "nothing failed"
-        reporter.write_line(f"verdict: {setups.verdict_path} ({failed})")
+                lines.append(f"measured again on fresh servers: {card.remeasured_minutes:.1f} min")
+        failed = f"{found.category}, exit code {found.exit_code}" if found.category else "nothing failed"
+        lines.append(f"verdict: {setups.verdict_path} ({failed})")
+        for line in lines:
+            reporter.write_line(printable(line))
 
     # ---- progress (runner.Progress) ----
 
@@ -125,6 +132,10 @@ class Terminal:
         which = "warm-up" if attempt.run == 0 else f"run {attempt.run} of {spec.runs}"
         if attempt.error is not None:
             said = attempt.error.splitlines()[0]
+            if attempt.run and attempt.error == self._warm_up_error:
+                said = "not made, for the warm-up broke off"
+            elif not attempt.run:
+                self._warm_up_error = attempt.error
         else:
             from pytest_llmbench.measure import PARTS  # noqa: PLC0415
             from pytest_llmbench.verdict import shown  # noqa: PLC0415
@@ -169,12 +180,13 @@ class Screen:
 
     def line(self, text: str) -> None:
         """Write a line for good."""
-        self._write(f"\r\x1b[K{text}\n" if self.is_terminal else f"{text}\n")
+        shown = printable(text)
+        self._write(f"\r\x1b[K{shown}\n" if self.is_terminal else f"{shown}\n")
 
     def passing(self, text: str) -> None:
         """Write a line that the next one replaces; on a terminal only."""
         if self.is_terminal:
-            self._write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+            self._write(f"\r\x1b[K{printable(text)[: shutil.get_terminal_size().columns - 1]}")
 
     def _write(self, text: str) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ within a stated tolerance (a plain comparison, without any).
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -231,7 +232,7 @@ def explain(result: CellResult, verdicts: Sequence[Verdict], *, facts: Sequence[
     lines: list[str] = []
     if result.status != "measured":
         lines.append(f"{result.spec.id} {result.status}: {result.reasons[0] if result.reasons else 'no result'}")
-        lines += [f"  {_first_line(reason)}" for reason in result.reasons[1:]]
+        lines += [f"  {line}" for line in _others(result.reasons)]
     for verdict in failed:
         lines.append(verdict.lines[0])
         lines += [f"  {line}" for line in verdict.lines[1:]]
@@ -256,18 +257,25 @@ def _runs(result: CellResult, told: Collection[str]) -> list[str]:
 
 
 def repeats(attempts: Sequence[tuple[int, int, str]], limit: int = 160) -> list[str]:
-    """A line for every run that was made more than once: how often, and why the first time.
+    """A line for the runs that were made more than once, those with one cause together: how often, and why the first time.
 
     attempts: (run, number, reason). The other reasons are in the record.
     """
     runs = {run: [(number, reason) for one, number, reason in attempts if one == run] for run, _, _ in attempts if run}
-    lines = []
+    alike: dict[tuple[int, str], list[int]] = {}
+    said: dict[tuple[int, str], str] = {}
     for run, made in runs.items():
         again = [reason for number, reason in made if number > 1]
         if again:
-            why = _first_line(again[0])
-            why = why if len(why) <= limit else f"{why[: limit - 1]}…"
-            lines.append(f"run {run} was made {len(made)} times: {why}")
+            key = len(made), _kind(again[0])
+            alike.setdefault(key, []).append(run)
+            said.setdefault(key, _first_line(again[0]))
+    lines = []
+    for (times, kind), several in alike.items():
+        why = said[times, kind]
+        why = why if len(why) <= limit else f"{why[: limit - 1]}…"
+        who = f"run {several[0]} was" if len(several) == 1 else f"runs {_listed(several)} were each"
+        lines.append(f"{who} made {times} times: {why}{'' if len(several) == 1 else ' (and so on)'}")
     return lines
 
 
@@ -289,11 +297,46 @@ def machine_line(result: CellResult) -> str | None:
     return f"machine: {', '.join(words)}"
 
 
+def _others(reasons: Sequence[str]) -> list[str]:
+    """A line for each reason but the first; what several runs have in common is said once, with the runs."""
+    runs: dict[str, list[str]] = {}
+    first: dict[str, str] = {}
+    for reason in reasons:
+        line = _first_line(reason)
+        found = _RUN.match(line)
+        kind = _kind(line[found.end() :]) if found else line
+        first.setdefault(kind, line)
+        runs.setdefault(kind, []).append(found[1] if found else "")
+    lines = []
+    for number, (kind, several) in enumerate(runs.items()):
+        if number:
+            lines.append(first[kind])
+        if len(several) > 1:
+            lines.append(f"the same in {len(several) - 1} more: run {_listed(several[1:])}")
+    return lines
+
+
+_RUN = re.compile(r"run (\d+) of \d+: ")
+_COUNTED = re.compile(r"\b(start|run|attempt|pid|port) \d+|\d+\.\d+ s\b")
+LISTED = 6
+"""More than so many of a kind are counted, not listed."""
+
+
+def _kind(reason: str) -> str:
+    """A reason's first line without what differs from run to run: numbers of starts and attempts, seconds."""
+    return _COUNTED.sub(r"\1", _first_line(reason))
+
+
+def _listed(several: Sequence[object]) -> str:
+    more = len(several) - LISTED
+    return ", ".join(map(str, several[:LISTED])) + (f" and {more} more" if more > 0 else "")
+
+
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
 def _where(result: CellResult) -> list[str]:
     raw = f"raw: {result.raw_file}" if result.raw_file else ""
-    logs = f"server log: {', '.join(result.server_logs)}" if result.server_logs else ""
+    logs = f"server log: {_listed(result.server_logs)}" if result.server_logs else ""
     return [line for line in (raw, logs) if line]

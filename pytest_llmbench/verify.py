@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench import stats
 from pytest_llmbench.client.parse import parse
 from pytest_llmbench.contract import cell_from_json
-from pytest_llmbench.errors import InputError
+from pytest_llmbench.errors import InputError, printable
 from pytest_llmbench.journal import Journal, read_lines, trace_from_json
 from pytest_llmbench.measure import PARTS
 from pytest_llmbench.measure.part import RunFacts, Sent, read_run
@@ -178,11 +178,12 @@ def main(words: list[str]) -> int:
         sys.stderr.write(f"{exc}\n")
         return 2
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        sys.stderr.write(f"{words[0]}: the run's files are damaged: {type(exc).__name__}: {exc}\n")
+        sys.stderr.write(printable(f"{words[0]}: the run's files are damaged: {type(exc).__name__}: {exc}") + "\n")
         return 2
     wrong = [one for one in checks if not one.matches]
     for one in wrong:
-        sys.stdout.write(f"{one.cell} {one.figure}: published {one.published}, from raw {one.recomputed}\n")
+        said = f"{one.cell} {one.figure}: published {one.published}, from raw {one.recomputed}"
+        sys.stdout.write(printable(said) + "\n")
     sys.stdout.write(f"{len(checks) - len(wrong)} of {len(checks)} published values follow from raw\n")
     return 1 if wrong else 0
 

@@ -10,7 +10,7 @@ from pytest_llmbench.card.parts import FIGURES
 from pytest_llmbench.plan import cells
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_llmbench.card.parts import Limit, PartName
     from pytest_llmbench.card.setup import SetupCard
@@ -24,8 +24,14 @@ def faults(card: SetupCard) -> list[Fault]:
 
 def nearest(word: str, known: list[str]) -> str:
     """A remedy that names the nearest known word, if one is near, and all of them."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.55)
-    return (f"did you mean {near[0]!r}? " if near else "") + f"known: {', '.join(known)}"
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.55)
+    return (f"did you mean {found[0]!r}? " if found else "") + f"known: {', '.join(known)}"
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """The nearest known word in brackets, if one is near: of a list too long to be shown."""
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def _fit(card: SetupCard) -> Iterator[Fault]:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from pydantic import Field, JsonValue, model_validator
 
-from pytest_llmbench import card_args as reading
-from pytest_llmbench.card import secret
+from pytest_llmbench.card import arguments, secret
 from pytest_llmbench.card.base import EnvName, Fault, FrozenMap, Scalar, Stated, Text, refuse
 from pytest_llmbench.card.parts import PartName
 
@@ -65,7 +64,7 @@ class Server(Stated):
         refuse(
             [
                 *secret.faults({"args": self.args, "wrapper": self.wrapper}, self.env),
-                *self._unreadable(),
+                *arguments.faults(self.args, self.env),
                 *self._with_nul(),
                 *self._unknown(),
             ]
@@ -79,13 +78,6 @@ class Server(Stated):
         for field, word in words:
             if "\0" in word:
                 yield Fault(field, None, "holds a NUL, which no command line can", "remove it")
-
-    def _unreadable(self) -> Iterator[Fault]:
-        for flag in reading.WHOLE_NUMBERS:
-            for at, text in reading.values(self.args, flag):
-                if text is None or (reading.whole_number(text) is None and not secret.PLACEHOLDER.search(text)):
-                    reason = f"{self.args[at].partition('=')[0]} needs a whole number, found {text!r}"
-                    yield Fault(f"args[{at}]", None, reason, "write the number as the next entry")
 
     def _unknown(self) -> Iterator[Fault]:
         given = {word.partition("=")[0] for word in self.args if word.startswith("-")} | set(self.env)

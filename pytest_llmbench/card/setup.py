@@ -1,9 +1,10 @@
 """The setup card: one JSON file that describes one setup (METHOD: "setup") and what is promised about it."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from pytest_llmbench import card_args as args
 from pytest_llmbench.card import checks
@@ -42,12 +43,19 @@ class Published(CardModel):
     source: Text
 
 
+def _version(value: Any) -> Any:
+    """1 and nothing that Python takes for 1 (true, 1.0)."""
+    if type(value) is not int or value != 1:
+        raise PydanticCustomError("card_version", "unknown version")
+    return value
+
+
 class SetupCard(CardModel):
     """A setup as promised before the first request. Frozen; build one with ``load``."""
 
     json_schema: str | None = Field(default=None, alias="$schema")
     """For editors: the path or URL of card.schema.json."""
-    llmbench_card: Literal[1]
+    llmbench_card: Annotated[Literal[1], BeforeValidator(_version)]
     """The version of this format."""
     id: Slug
     title: Text

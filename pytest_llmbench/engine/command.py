@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.engine.flags import BY_NAME, Flag, canonical
+from pytest_llmbench.card_flags import BY_NAME, Flag, canonical, values_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -114,21 +114,10 @@ def _occurrences(tokens: tuple[str, ...], asked: Flag | None = None) -> Iterator
             yield _Occurrence(at, at + 1, name, joined_value, joined=True)
             at += 1
             continue
-        following = tokens[at + 1 : at + 1 + _values_after(flag, tokens, at)]
+        following = tokens[at + 1 : at + 1 + values_after(flag, tokens, at)]
         value = " ".join(following) if following else None
         yield _Occurrence(at, at + 1 + len(following), name, value, joined=False)
         at += 1 + len(following)
-
-
-def _values_after(flag: Flag, tokens: tuple[str, ...], at: int) -> int:
-    if flag.values is not None:
-        return flag.values
-    following = tokens[at + 1] if at + 1 < len(tokens) else "-"
-    return 0 if following.startswith("-") and not _is_number(following) else 1
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
 
 
 def redact(argv: Iterable[str]) -> tuple[str, ...]:

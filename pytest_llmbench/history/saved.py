@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.records import CellResult
 
 FORMAT = 1
+LISTED = 12
+"""More differences than so many are counted, not listed."""
 
 
 def check_name(field: str, name: str) -> str:
@@ -93,13 +95,20 @@ def load(storage: Path, name: str, card: str) -> dict[str, Any]:
         ) from None
     except (ValueError, OSError) as exc:
         raise InputError(
-            "--llmbench-compare", name, f"{path} cannot be read: {exc}", "delete it and save again"
+            "--llmbench-compare",
+            name,
+            f"{path} cannot be read: {getattr(exc, 'strerror', None) or 'it is no JSON'}",
+            "delete it and save again",
         ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        found = f"format {document.get('format')}" if isinstance(document, dict) else "no object in it"
         raise InputError(
-            "--llmbench-compare", name, f"{path} has format {found}, this version reads {FORMAT}", "save again"
+            "--llmbench-compare", name, f"{path} has {found}, this version reads format {FORMAT}", "save again"
         )
+    key = document.get("key")
+    whole = isinstance(key, dict) and all(isinstance(key.get(side), dict) for side in ("card", "machine"))
+    if not whole or not isinstance(document.get("figures"), dict) or not {"name", "saved"} <= document.keys():
+        raise InputError("--llmbench-compare", name, f"{path} is damaged: parts of it are missing", "save again")
     return document
 
 
@@ -115,7 +124,8 @@ def refuse_other(saved: dict[str, Any], key: dict[str, Any]) -> None:
         )
     differences = list(_differences(old, new))
     if differences:
-        listed = "\n    ".join(differences)
+        more = [f"and {len(differences) - LISTED} more"] if len(differences) > LISTED else []
+        listed = "\n    ".join([*differences[:LISTED], *more])
         raise InputError(
             "--llmbench-compare",
             saved["name"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.errors import printable
 from pytest_llmbench.verdict import repeats, shown
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ _SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
 
 def render(document: Document) -> str:
     """Setup, headline and one row a cell; a cell without a number says why below the table."""
-    lines = [f"**{document.card['title']}**", "", *_kind(document)]
+    lines = [f"**{document.card['title'].strip()}**", "", *_kind(document)]
     lines += [f"{line}  " for line in _setup(document) if line]
-    lines += ["", *_headline(document), *_rows(document.cells)]
+    lines = [_one_line(line) for line in (*lines, "", *_headline(document))] + _rows(document.cells)
     notes = _without_a_number(document.cells)
     notes += [
         f"- {cell.id} (searched): {'answered' if cell.status == 'measured' else 'failed'}"
@@ -55,12 +56,17 @@ def render(document: Document) -> str:
         if cell.replaced
     ]
     if notes:
-        lines += ["", *notes]
+        lines += ["", *map(_one_line, notes)]
     examined = sum(cell.requests_examined_for_cache for cell in document.cells)
     cached = sum(cell.requests_with_cached_tokens for cell in document.cells)
     caches = f"Cached prompt tokens: in {cached} of {examined} requests examined. " if examined else ""
     lines += ["", f"{caches}{document.tool}, {document.started[:10]}."]
     return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    """Text outside the table as one line that Markdown does not take for a row of one."""
+    return printable(text).replace("|", "\\|")
 
 
 def _kind(document: Document) -> list[str]:

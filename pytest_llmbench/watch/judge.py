@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SHORTEST_S = 0.1
 """A window in which CPU shares can be told at all: /proc counts in steps of 10 ms."""
 TICK_S = 0.01
+NAMED = 3
+"""More than so many who worked are counted, not named; all are in the record."""
 UNNAMED = "foreign work in samples where not every process was read"
 
 _PARTS = ("cpu_s", "over_s", "in_window_s")
@@ -119,7 +121,8 @@ def _without_pid(window: Sample, limit: float) -> list[tuple[float, str]]:
         return []
     if not window["full_look"]:
         return [(share, UNNAMED)]
-    parents = ", ".join(sorted({entry["name"] for entry in window["reaped"]}))
+    names = sorted({entry["name"] for entry in window["reaped"]})
+    parents = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     hint = f", perhaps short-lived children of {parents}" if parents else ""
     return [(share, f"work without a pid (total CPU minus ours and every process seen{hint})")]
 
@@ -152,7 +155,8 @@ def _streak(causes: Sequence[Sequence[tuple[float, str]]], consecutive: int) -> 
     if len(most) > 1:
         most.pop(UNNAMED, None)
     named = sorted(most.items(), key=lambda item: -item[1])
-    who = ", ".join(f"{name} up to {share:.0%} of one core" for name, share in named[:3])
+    who = ", ".join(f"{name} up to {share:.0%} of one core" for name, share in named[:NAMED])
+    who += f", and {len(named) - NAMED} more" if len(named) > NAMED else ""
     return (
         f"{who}; {len(best)} samples in a row above the limit",
         [{"who": name, "share": round(share, 3)} for name, share in named],

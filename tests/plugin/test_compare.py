@@ -35,8 +35,19 @@ def test_another_card_is_refused_with_the_differences(bench_folder: Bench) -> No
     bench_folder.run("--llmbench-save", "main", card=bench_folder.card()).assert_outcomes(passed=3)
     other = bench_folder.card(sampling={"values": {"temperature": 0.9}, "seed": 7})
     result = bench_folder.run("--llmbench-compare", "main", card=other)
-    result.assert_outcomes(errors=3)
-    result.stdout.fnmatch_lines(["*another setup or machine*", "*card.sampling.temperature: saved 0.5, now 0.9*"])
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*another setup or machine*", "*card.sampling.temperature: saved 0.5, now 0.9*"])
+    assert len(list((bench_folder.path / ".llmbench" / "runs").iterdir())) == 1
+
+
+def test_other_weights_are_refused_and_leave_no_folder(bench_folder: Bench) -> None:
+    card = bench_folder.card()
+    bench_folder.run("--llmbench-save", "main", "-k", "code]", card=card).assert_outcomes(passed=1, deselected=2)
+    (bench_folder.path / "tiny.gguf").write_bytes(b"GGUF" + bytes(61))
+    result = bench_folder.run("--llmbench-compare", "main", "-k", "code]", card=card)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*another setup or machine*", "*card.model.sha256: saved *"])
+    assert len(list((bench_folder.path / ".llmbench" / "runs").iterdir())) == 1
 
 
 def test_another_machine_is_refused(bench_folder: Bench) -> None:
@@ -47,7 +58,8 @@ def test_another_machine_is_refused(bench_folder: Bench) -> None:
     document["key"]["machine"]["host_id"] = "elsewhere"
     saved.write_text(json.dumps(document))
     result = bench_folder.run("--llmbench-compare", "main", card=card)
-    result.stdout.fnmatch_lines(['*machine.host_id: saved "elsewhere", now *'])
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(['*machine.host_id: saved "elsewhere", now *'])
 
 
 def test_a_cell_that_the_saved_session_lacks_is_named_and_passes(bench_folder: Bench) -> None:

@@ -89,6 +89,17 @@ def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: t
         (("--llmbench-var", "GPU=1"), ("--llmbench-var", "no card has this placeholder")),
         (("--llmbench-storage", "tiny.gguf/x"), ("--llmbench-storage", "is a file, not a folder")),
         (("--llmbench-json", "."), ("--llmbench-json", "is a folder")),
+        (("--llmbench-levels", "1,2"), ("--llmbench-levels = '1,2'", "concurrency", "remedy: leave it out")),
+        (("--llmbench-sizes", "512"), ("--llmbench-sizes = '512'", "fit", "remedy: leave it out")),
+        (
+            ("--llmbench-parts", "decode", "--llmbench-depths", "512"),
+            ("--llmbench-depths = '512'", "--llmbench-parts leaves out"),
+        ),
+        (("--llmbench-model", "nope.gguf"), ("--llmbench-model", "nope.gguf", "no such file")),
+        (("--llmbench-model", " "), ("--llmbench-model = ' ': is empty",)),
+        (("--llmbench-storage", "$NOT_SET_ANYWHERE/x"), ("--llmbench-storage", "NOT_SET_ANYWHERE is not set")),
+        (("--llmbench-json", "~no-such-user/x"), ("--llmbench-json", "no such user")),
+        (("-p", "no:asyncio"), ("--setup needs pytest-asyncio", "remedy: leave out -p no:asyncio")),
         (("-n", "2"), ("-n", "distributed")),
     ],
 )
@@ -188,3 +199,60 @@ def test_the_plugin_costs_a_plain_pytest_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
+
+
+def test_what_a_log_and_a_card_hold_is_shown_printable(bench_folder: Bench) -> None:
+    evil = "\x1b[2J\x9b31m"
+    card = bench_folder.card(
+        title=f"Title {evil}\n| --- |",
+        model={"name": f"Name{evil}", "file": {"path": str(bench_folder.path / "tiny.gguf")}},
+        pace={"start_log": f"said {evil}", "start_exit": 3},
+    )
+    result = bench_folder.run(card=card)
+    text = refused(result, r"said \x1b[2J", r"Title \x1b[2J\x9b31m\n\| --- \|", r"Name\x1b[2J", code=ERRORS)
+    assert "\x1b" not in text
+    assert "\x9b" not in text
+
+
+def test_what_every_run_died_of_is_said_once(bench_folder: Bench) -> None:
+    plan = {"parts": ["decode"], "decode": {"runs": 4, "max_tokens": 32}}
+    card = bench_folder.card(plan=plan, pace={"exit_after_requests": 0, "exit_after_tokens": 2})
+    result = bench_folder.run("-k", "[code]", card=card, paths=("test_decode.py",))
+    text = str(result.stdout)
+    assert "the same in 3 more: run 2, 3, 4" in text
+    assert "runs 1, 2, 3, 4 were each made 2 times" in text
+    assert text.count("last log line") + text.count("log lines:") == 1
+    assert "run 1 of 4: not made, for the warm-up broke off" in text
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-p", "no:terminal"), ("-qq",), ("--no-header", "-s"), ("--capture=no", "-q"), ("-p", "no:capture"), ("-n0",),
+        ("-x", "--lf", "-p", "cacheprovider"), ("--junitxml", "j.xml"), ("-W", "error"), ("-p", "no:jsonreport"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_beside_pytests_own_flags(bench_folder: Bench, flags: tuple[str, ...]) -> None:
+    plan = {"parts": ["decode"], "decode": {"runs": 1, "max_tokens": 8, "warmups": 0}}
+    card = bench_folder.card(plan=plan)
+    result = bench_folder.run(*flags, "-k", "code]", card=card, paths=("test_decode.py",))
+    assert result.ret == 0, result.stdout.str()
+    assert [cell["status"] for cell in bench_folder.report()["cells"]] == ["measured"]
+
+
+def test_a_report_that_cannot_be_written_is_said(bench_folder: Bench) -> None:
+    plan = {"parts": ["decode"], "decode": {"runs": 1, "max_tokens": 8, "warmups": 0}}
+    card = bench_folder.card(plan=plan)
+    (bench_folder.path / "conftest.py").write_text(
+        "import pathlib, pytest\n\n@pytest.fixture(autouse=True)\ndef _gone():\n    yield\n"
+        "    pathlib.Path('out').write_text('in the way')\n"
+    )
+    result = bench_folder.run("--llmbench-json", "out/r.json", "-k", "code]", card=card, paths=("test_decode.py",))
+    refused(result, "--llmbench-json", "cannot be written", code=ERRORS)
+    assert bench_folder.report()["complete"]
+
+
+def test_a_deselected_session_leaves_no_folder(bench_folder: Bench) -> None:
+    assert bench_folder.run("-k", "nothing", card=bench_folder.card()).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert not (bench_folder.path / ".llmbench").exists()

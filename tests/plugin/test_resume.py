@@ -168,8 +168,9 @@ def test_another_setup_is_refused_with_the_differences(bench_folder: Bench) -> N
         pace={"requests": {"5": {"hang_after": 1}}}, sampling={"values": {"temperature": 0.9}, "seed": 7}
     )
     result = bench_folder.run("--llmbench-resume", card=other)
-    result.assert_outcomes(errors=3)
-    text = result.stdout.str()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert len(runs(bench_folder)) == 1
+    text = result.stderr.str()
     assert "another setup or machine" in text
     assert "identity.card.sampling.temperature: then 0.5, now 0.9" in text
 
@@ -181,6 +182,7 @@ def test_another_engine_is_refused(bench_folder: Bench) -> None:
     result = bench_folder.run("--llmbench-resume", card=card)
     result.assert_outcomes(errors=3)
     assert "engine.sha256: then" in result.stdout.str()
+    assert len(runs(bench_folder)) == 1
 
 
 @pytest.mark.parametrize(

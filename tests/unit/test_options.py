@@ -124,11 +124,11 @@ def test_lists_and_variables(pytester: pytest.Pytester) -> None:
         (("--llmbench-ready-timeout", "nan"), "not a number of seconds above 0"),
         (("--llmbench-silence-timeout", "inf"), "not a number of seconds above 0"),
         (("--llmbench-save", "a/b"), "not a usable name"),
-        (("--llmbench-save", ""), "not a usable name"),
+        (("--llmbench-save", ""), "is empty"),
         (("--llmbench-compare", ".."), "not a usable name"),
         (("--llmbench-var", "=x"), "not NAME=VALUE"),
         (("--llmbench-parts", " ,"), "names no part"),
-        (("--llmbench-parts", ""), "names no part"),
+        (("--llmbench-parts", ""), "is empty"),
     ],
 )
 def test_what_is_refused(pytester: pytest.Pytester, args: tuple[str, ...], said: str) -> None:

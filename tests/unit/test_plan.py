@@ -115,7 +115,7 @@ SAME: list[dict[str, Any]] = [
     {"engine__version": "b2"},
     {"hardware": {"cpu": "another"}},
     {"model__file": {"path": "/elsewhere/n.gguf"}, "model__name": "N"},
-    {"server__args": ["-m", "/elsewhere/n.gguf", "-c", "16384", "-np", "1", "--port=9"]},
+    {"server__args": ["-m", "/elsewhere/n.gguf", "-c", "16384", "-np", "1", "--port", "9"]},
     {"sampling": {"values": {"top_k": 20, "temperature": 1}, "seed": 42, "source": "s"}},
     {"server__sources": {"-c": "s"}},
 ]

@@ -93,9 +93,9 @@ def test_an_unknown_name_lists_what_there_is_oldest_first(tmp_path: Path) -> Non
     ("text", "said"),
     [
         ("{", "cannot be read"),
-        ("[]", "has format list"),
+        ("[]", "has no object in it, this version reads format 1"),
         ("{}", "has format None"),
-        ('{"format": 99}', "has format 99, this version reads 1"),
+        ('{"format": 99}', "has format 99, this version reads format 1"),
     ],
 )
 def test_files_that_are_none_of_ours(tmp_path: Path, text: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""The flags of llama-server that take part in editing: aliases, negations, and how many values follow.
+"""The flags of llama-server: aliases, negations, and how many values follow. Pure.
 
 Taken from ``llama-server --help`` of mid and late 2026 builds, plus names that older builds knew. A build's own parser
 is the judge; this table only says which tokens belong together.
@@ -6,7 +6,12 @@ is the judge; this table only says which tokens belong together.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,3 +302,15 @@ BY_NAME: dict[str, Flag] = {name: flag for flag in FLAGS for name in (*flag.name
 def canonical(name: str) -> str:
     """The spelling that the table uses: llama-server reads ``_`` in a ``--`` name as ``-``."""
     return name.replace("_", "-") if name.startswith("--") else name
+
+
+def values_after(flag: Flag, words: Sequence[str], at: int) -> int:
+    """How many words behind the flag at ``at`` are its values, as far as there are so many."""
+    if flag.values is not None:
+        return flag.values
+    following = words[at + 1] if at + 1 < len(words) else "-"
+    return 0 if following.startswith("-") and not _is_number(following) else 1
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
