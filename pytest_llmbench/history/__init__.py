@@ -1,1 +1,1 @@
-"""Sessions kept to compare with. First form: named files beside the runs."""
+"""Earlier sessions: the store with its baselines (``store``), a card's baselines as a file (``file``), named sessions (``saved``)."""

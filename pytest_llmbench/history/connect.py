@@ -165,10 +165,9 @@ def _migrate(engine: Engine, url: URL, wait_s: float) -> None:
     config = Config()
     config.set_main_option("script_location", str(files("pytest_llmbench.history.migrations")).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
-    with writing(engine) as connection:
-        if not _is_current(connection, url):  # another process may have been first
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+    with writing(engine) as connection:  # another process may have been first: then there is nothing left to do
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
 
 
 def _write_ahead(engine: Engine, wait_s: float) -> None:
