@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from pytest_llmbench.gate.lines import FOUND_FOR, TRIMMED
-from pytest_llmbench.gate.machine import MEDIAN_VARIANCE
+from pytest_llmbench.gate.machine import MEDIAN_VARIANCE, SHRUNK_BY
 from pytest_llmbench.gate.spread import degrees, dropped
 from pytest_llmbench.gate.student import t_quantile
 
@@ -58,14 +58,32 @@ def spread(base: Floats) -> Floats:
     return np.asarray(rest.std(axis=-1, ddof=1) / math.sqrt(1 + cut * hazard - hazard**2))
 
 
-def machine_sd(history: Floats) -> tuple[Floats, float]:
-    """``gate.machine_state`` over complete histories (sessions, figures, past sessions)."""
+def machine_sd(history: Floats, fresh: Floats | None = None, suspect: float = 0.02) -> tuple[Floats, float]:
+    """``gate.machine_state`` over complete histories (sessions, figures, past sessions).
+
+    fresh: one re-measure each; those of values that are ``suspect`` below their figure's mean, after the first 5 sessions, count.
+    """
     figures, k = history.shape[-2:]
     deviation = history - history.mean(axis=-1, keepdims=True)
     movement = np.median(deviation, axis=-2, keepdims=True)
     own = ((deviation - movement) ** 2).sum(axis=(-1, -2)) / ((figures - 1) * (k - 1))
     variance = spread(movement[..., 0, :]) ** 2 - MEDIAN_VARIANCE * own / figures
-    return np.sqrt(np.maximum(0.0, variance))[..., None], float(degrees(k))
+    variance = np.maximum(0.0, variance)
+    if fresh is not None:
+        variance = variance * _machines_part(history, deviation, movement[..., 0, :], fresh, suspect)
+    return np.sqrt(variance)[..., None], float(degrees(k))
+
+
+def _machines_part(history: Floats, deviation: Floats, movement: Floats, fresh: Floats, suspect: float) -> Floats:
+    again = fresh - history.mean(axis=-1, keepdims=True)
+    made = deviation < -suspect
+    made[..., :5] = False
+    count = made.sum(axis=-2)
+    mean = np.where(made, again, 0.0).sum(axis=-2) / np.maximum(count, 1)
+    prior = SHRUNK_BY * (movement**2).mean(axis=-1)
+    weight = (np.where(count > 0, movement**2, 0.0)).sum(axis=-1) + prior
+    slope = (np.where(count > 0, movement * mean, 0.0).sum(axis=-1) + prior) / weight
+    return np.asarray(np.clip(slope, 0.0, 1.0))
 
 
 def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rule) -> Judged:
