@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from pytest_llmbench.gate.lines import FOUND_FOR, TRIMMED
-from pytest_llmbench.gate.machine import MEDIAN_VARIANCE, SHRUNK_BY
+from pytest_llmbench.gate.machine import LEAST_REPEATED, MEDIAN_VARIANCE, SHRUNK_BY
 from pytest_llmbench.gate.spread import degrees, dropped
 from pytest_llmbench.gate.student import t_quantile
 
@@ -37,7 +37,7 @@ class Learned(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """(sessions, figures) each. starts: how many fresh servers were started."""
+    """(sessions, figures) each. starts: how many fresh servers were started, for those that look better too."""
 
     regressed: Bools
     noisy: Bools
@@ -83,7 +83,8 @@ def _machines_part(history: Floats, deviation: Floats, movement: Floats, fresh: 
     prior = SHRUNK_BY * (movement**2).mean(axis=-1)
     weight = (np.where(count > 0, movement**2, 0.0)).sum(axis=-1) + prior
     slope = (np.where(count > 0, movement * mean, 0.0).sum(axis=-1) + prior) / weight
-    return np.asarray(np.clip(slope, 0.0, 1.0))
+    enough = (count > 0).sum(axis=-1) >= LEAST_REPEATED
+    return np.where(enough, np.clip(slope, 0.0, 1.0), 1.0)
 
 
 def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rule) -> Judged:
@@ -119,8 +120,14 @@ def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rul
     below = off_again < -clears[..., None]
     starts = np.concatenate([off[..., None], off_again], axis=-1)
     best = (starts.sum(axis=-1) - starts.min(axis=-1)) / n
-    used = np.where(below.all(axis=-1), n, below.argmin(axis=-1) + 1) * is_suspect
-    return Judged(is_suspect & below.all(axis=-1) & (best < -line), noisy, used.astype(float))
+    used = _used(is_suspect, below) + _used(off > suspect, off_again > clears[..., None])
+    return Judged(is_suspect & below.all(axis=-1) & (best < -line), noisy, used)
+
+
+def _used(suspect: Bools, beyond: Bools) -> Floats:
+    """How many fresh servers each suspect takes: up to the first start that clears it."""
+    n = beyond.shape[-1]
+    return np.where(suspect, np.where(beyond.all(axis=-1), n, beyond.argmin(axis=-1) + 1), 0).astype(float)
 
 
 def _quantiles(p: float, df: Floats) -> Floats:
@@ -141,13 +148,14 @@ def as_gate_had_it(base: Floats, first: Floats, again: Floats, learned: Learned,
     level = reference(base)
     off, off_again = first - level, again[..., :n] - level[..., None]
     single = sigma * math.sqrt(1 + 1.1 / k)
-    is_suspect = off < -np.maximum(0.02, 1.4 * single)
-    below = off_again < -np.maximum(0.015, 1.05 * single)[..., None]
+    suspect, clears = np.maximum(0.02, 1.4 * single), np.maximum(0.015, 1.05 * single)
+    is_suspect = off < -suspect
+    below = off_again < -clears[..., None]
     best = np.sort(np.concatenate([off[..., None], off_again], axis=-1), axis=-1)[..., -3:].mean(axis=-1)
     beyond = best < -np.maximum(0.03, 3.3 * sigma * math.sqrt(1 / 3 + 1.1 / k))
     noisy = own > 1.8 * usual
-    used = np.where(below.all(axis=-1), n, below.argmin(axis=-1) + 1) * is_suspect
-    return Judged(is_suspect & below.all(axis=-1) & beyond & ~noisy, noisy, used.astype(float))
+    used = _used(is_suspect, below) + _used(off > suspect, off_again > clears[..., None])
+    return Judged(is_suspect & below.all(axis=-1) & beyond & ~noisy, noisy, used)
 
 
 # ---- what others do: (base runs (…, K, runs), today's runs (…, runs)) → alarm -------------------------------------------

@@ -22,7 +22,8 @@ LEAST_SESSIONS = 5
 LEAST_FIGURES = 5
 # The variance of a median of n normal values, times n.
 MEDIAN_VARIANCE = math.pi / 2
-# So many sessions count for a fresh start changing nothing, until re-measures say otherwise.
+# So many sessions with re-measures must be there before they say anything; and so many count for "a fresh start changes nothing".
+LEAST_REPEATED = 10
 SHRUNK_BY = 5
 
 
@@ -49,8 +50,8 @@ def machine_state(
 
     again: in the order of series, what fresh servers gave for suspects, by session. Where one server serves all cells, its
     start is part of what they share. A re-measure has the session's machine and another start, so the slope of re-measures
-    over movements is the machine's part. (Suspects are picked by their first value, which leaves that slope as it is.) Until
-    there are such sessions, all of it counts as the machine: the slope is shrunk to 1 with the weight of 5 sessions.
+    over movements is the machine's part. (Suspects are picked by their first value, which leaves that slope as it is.) Under
+    10 sessions with re-measures all of it counts as the machine; from then on the slope is shrunk to 1 with the weight of 5 sessions.
     """
     deviations: dict[str, list[float]] = {}
     repeated: dict[str, list[float]] = {}
@@ -84,6 +85,8 @@ def _machines_part(movements: Mapping[str, float], repeated: Mapping[str, Sequen
     pairs = [
         (movements[name], statistics.fmean(found)) for name, found in repeated.items() if found and name in movements
     ]
+    if len(pairs) < LEAST_REPEATED:
+        return 1.0
     prior = SHRUNK_BY * math.fsum(one * one for one in movements.values()) / len(movements)
     weight = math.fsum(movement * movement for movement, _ in pairs) + prior
     if weight == 0:

@@ -48,8 +48,7 @@ def test_the_twin_decides_as_the_package_does(k: int, monkeypatch: pytest.Monkey
                     starts.append(100 * math.exp(sign * again[s, f, len(starts)]))
                 assert (found.kind == "regressed") == judged.regressed[s, f]
                 assert found.noisy == judged.noisy[s, f]
-                if found.side != "better":
-                    assert len(starts) == judged.starts[s, f]
+                assert len(starts) == judged.starts[s, f]
                 seen.add(found.kind)
     assert {"regressed", "ok", "noisy"} <= seen
 
@@ -57,10 +56,12 @@ def test_the_twin_decides_as_the_package_does(k: int, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("with_fresh", [False, True])
 def test_the_twin_learns_the_machine_as_the_package_does(*, with_fresh: bool) -> None:
     rng = np.random.default_rng(3)
-    past = 0.01 * rng.standard_normal((6, 1, 12)) + 0.008 * rng.standard_normal((6, 9, 12))
-    fresh = 0.01 * rng.standard_normal((6, 9, 12))
+    past = 0.01 * rng.standard_normal((6, 1, 17)) + 0.008 * rng.standard_normal((6, 9, 17))
+    fresh = 0.01 * rng.standard_normal((6, 9, 17))
     made = (past - past.mean(axis=-1, keepdims=True)) < -0.02
     made[..., :5] = False
+    # Some of the six have enough sessions with re-measures, some have not.
+    assert len({bool(one.any(axis=0).sum() >= 10) for one in made}) == 2
     sd, df = gate_rules.machine_sd(past, fresh if with_fresh else None)
     for one in range(6):
         found = machine_state(
@@ -128,7 +129,7 @@ def test_rates_hold(world: simulation.World, alarms: float, finds_5: float) -> N
     assert found.alarms / found.sessions <= alarms
     assert found.found[0] < found.found[1] < found.found[2]
     assert found.found[1] / found.sessions >= finds_5
-    assert found.starts / found.sessions < 8
+    assert found.starts / found.sessions < 14
 
 
 def test_others_are_what_their_names_say() -> None:
