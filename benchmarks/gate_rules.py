@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from pytest_llmbench.gate.lines import FOUND_FOR, TRIMMED
-from pytest_llmbench.gate.machine import MEDIAN_VARIANCE
+from pytest_llmbench.gate.machine import LEAST_REPEATED, MEDIAN_VARIANCE, SHRUNK_BY
 from pytest_llmbench.gate.spread import degrees, dropped
 from pytest_llmbench.gate.student import t_quantile
 
@@ -37,7 +37,7 @@ class Learned(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """(sessions, figures) each. starts: how many fresh servers were started."""
+    """(sessions, figures) each. starts: how many fresh servers were started, for those that look better too."""
 
     regressed: Bools
     noisy: Bools
@@ -58,14 +58,33 @@ def spread(base: Floats) -> Floats:
     return np.asarray(rest.std(axis=-1, ddof=1) / math.sqrt(1 + cut * hazard - hazard**2))
 
 
-def machine_sd(history: Floats) -> tuple[Floats, float]:
-    """``gate.machine_state`` over complete histories (sessions, figures, past sessions)."""
+def machine_sd(history: Floats, fresh: Floats | None = None, suspect: float = 0.02) -> tuple[Floats, float]:
+    """``gate.machine_state`` over complete histories (sessions, figures, past sessions).
+
+    fresh: one re-measure each; those of values that are ``suspect`` below their figure's mean, after the first 5 sessions, count.
+    """
     figures, k = history.shape[-2:]
     deviation = history - history.mean(axis=-1, keepdims=True)
     movement = np.median(deviation, axis=-2, keepdims=True)
     own = ((deviation - movement) ** 2).sum(axis=(-1, -2)) / ((figures - 1) * (k - 1))
     variance = spread(movement[..., 0, :]) ** 2 - MEDIAN_VARIANCE * own / figures
-    return np.sqrt(np.maximum(0.0, variance))[..., None], float(degrees(k))
+    variance = np.maximum(0.0, variance)
+    if fresh is not None:
+        variance = variance * _machines_part(history, deviation, movement[..., 0, :], fresh, suspect)
+    return np.sqrt(variance)[..., None], float(degrees(k))
+
+
+def _machines_part(history: Floats, deviation: Floats, movement: Floats, fresh: Floats, suspect: float) -> Floats:
+    again = fresh - history.mean(axis=-1, keepdims=True)
+    made = deviation < -suspect
+    made[..., :5] = False
+    count = made.sum(axis=-2)
+    mean = np.where(made, again, 0.0).sum(axis=-2) / np.maximum(count, 1)
+    prior = SHRUNK_BY * (movement**2).mean(axis=-1)
+    weight = (np.where(count > 0, movement**2, 0.0)).sum(axis=-1) + prior
+    slope = (np.where(count > 0, movement * mean, 0.0).sum(axis=-1) + prior) / weight
+    enough = (count > 0).sum(axis=-1) >= LEAST_REPEATED
+    return np.where(enough, np.clip(slope, 0.0, 1.0), 1.0)
 
 
 def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rule) -> Judged:
@@ -101,8 +120,14 @@ def ours(base: Floats, first: Floats, again: Floats, learned: Learned, rule: Rul
     below = off_again < -clears[..., None]
     starts = np.concatenate([off[..., None], off_again], axis=-1)
     best = (starts.sum(axis=-1) - starts.min(axis=-1)) / n
-    used = np.where(below.all(axis=-1), n, below.argmin(axis=-1) + 1) * is_suspect
-    return Judged(is_suspect & below.all(axis=-1) & (best < -line), noisy, used.astype(float))
+    used = _used(is_suspect, below) + _used(off > suspect, off_again > clears[..., None])
+    return Judged(is_suspect & below.all(axis=-1) & (best < -line), noisy, used)
+
+
+def _used(suspect: Bools, beyond: Bools) -> Floats:
+    """How many fresh servers each suspect takes: up to the first start that clears it."""
+    n = beyond.shape[-1]
+    return np.where(suspect, np.where(beyond.all(axis=-1), n, beyond.argmin(axis=-1) + 1), 0).astype(float)
 
 
 def _quantiles(p: float, df: Floats) -> Floats:
@@ -123,13 +148,14 @@ def as_gate_had_it(base: Floats, first: Floats, again: Floats, learned: Learned,
     level = reference(base)
     off, off_again = first - level, again[..., :n] - level[..., None]
     single = sigma * math.sqrt(1 + 1.1 / k)
-    is_suspect = off < -np.maximum(0.02, 1.4 * single)
-    below = off_again < -np.maximum(0.015, 1.05 * single)[..., None]
+    suspect, clears = np.maximum(0.02, 1.4 * single), np.maximum(0.015, 1.05 * single)
+    is_suspect = off < -suspect
+    below = off_again < -clears[..., None]
     best = np.sort(np.concatenate([off[..., None], off_again], axis=-1), axis=-1)[..., -3:].mean(axis=-1)
     beyond = best < -np.maximum(0.03, 3.3 * sigma * math.sqrt(1 / 3 + 1.1 / k))
     noisy = own > 1.8 * usual
-    used = np.where(below.all(axis=-1), n, below.argmin(axis=-1) + 1) * is_suspect
-    return Judged(is_suspect & below.all(axis=-1) & beyond & ~noisy, noisy, used.astype(float))
+    used = _used(is_suspect, below) + _used(off > suspect, off_again > clears[..., None])
+    return Judged(is_suspect & below.all(axis=-1) & beyond & ~noisy, noisy, used)
 
 
 # ---- what others do: (base runs (…, K, runs), today's runs (…, runs)) → alarm -------------------------------------------

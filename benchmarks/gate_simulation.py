@@ -48,7 +48,7 @@ class World:
     start_shared: the first start too, as when one server serves all cells. tails: degrees of freedom of a start's t, None = normal.
     today: factor on starts and runs of the judged session only: the machine became noisy and nobody knows.
     learned: sigma0 is learned from the other figures. history: sessions that the machine's movement is learned from (0: not
-    learned). The first ``sessions`` of them are the baseline.
+    learned), with the re-measures of suspects from the sixth on. The first ``sessions`` of them are the baseline.
     """
 
     figures: int = 30
@@ -104,8 +104,8 @@ class Sampler:
         unseen = self.world.disturbed * (1 - self.world.guard)
         return np.where(self.rng.random(shape) < unseen, math.log(1 - self.world.depth), 0.0)
 
-    def draw(self, n: int) -> tuple[Floats, Floats, Floats]:
-        """(past, first, again): logs of n machines' histories, the judged session's values, and its fresh starts."""
+    def draw(self, n: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """(past, first, again, machine): logs of n histories, the judged session's values and fresh starts, past machine states."""
         w = self.world
         past = max(w.sessions, w.history)
         machine = w.machine * self.rng.standard_normal((n, 1 if w.shared else w.figures, past + 1))
@@ -116,7 +116,12 @@ class Sampler:
         again_shape = (n, w.figures, 5)
         fresh = w.today * (self.starts(again_shape) + self.medians(again_shape, w.again_runs))
         again = machine[..., past:] + fresh + self.disturbances(again_shape)
-        return values[..., :past], values[..., past], again
+        return values[..., :past], values[..., past], again, machine[..., :past]
+
+    def draw_past_fresh(self, past_machine: Floats) -> Floats:
+        """A fresh start of every figure in every past session, of which the suspects' are what a history holds."""
+        shape = (past_machine.shape[0], self.world.figures, past_machine.shape[2])
+        return past_machine + self.starts(shape) + self.medians(shape, self.world.again_runs) + self.disturbances(shape)
 
     def draw_runs(self, n: int) -> tuple[Floats, Floats]:
         """(base runs, today's runs) where a rule looks at single runs; the same world."""
@@ -184,11 +189,12 @@ def simulate(world: World, rules: dict[str, Callable[..., Judged]], sessions: in
     sampler = Sampler(world, np.random.default_rng(seed))
     tallies = {name: Tally() for name in rules}
     for offset in range(0, sessions, CHUNK):
-        past, first, again = sampler.draw(CHUNK)
+        past, first, again, state = sampler.draw(CHUNK)
+        fresh = sampler.draw_past_fresh(state)[..., : world.history] if world.history else None
         base = past[..., : world.sessions]
         learned = Learned(
             np.median(gate_rules.spread(base), axis=1, keepdims=True) if world.learned and world.figures >= 3 else None,
-            gate_rules.machine_sd(past[..., : world.history]) if world.history else None,
+            gate_rules.machine_sd(past[..., : world.history], fresh) if world.history else None,
         )
         picked = [one_figure_each(array, offset) for array in (base, first, again)]
         for name, rule in rules.items():
@@ -247,6 +253,7 @@ WORLDS: dict[str, World] = {
     "machine 1.2 %, shared, learned from 30 sessions": World(machine=0.012, history=30),
     "K = 5, machine 0.9 %, shared": World(sessions=5, machine=0.009, history=5),
     "the first start is shared by all figures too": World(start_shared=True, history=10),
+    "the first start is shared by all figures too, learned from 30 sessions": World(start_shared=True, history=30),
     "heavy tails (t, 3 degrees of freedom)": World(tails=3, history=10),
     "today twice as noisy": World(today=2.0, history=10),
     "sigma0 not learned": World(learned=False, history=10),

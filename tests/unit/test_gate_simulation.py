@@ -48,19 +48,28 @@ def test_the_twin_decides_as_the_package_does(k: int, monkeypatch: pytest.Monkey
                     starts.append(100 * math.exp(sign * again[s, f, len(starts)]))
                 assert (found.kind == "regressed") == judged.regressed[s, f]
                 assert found.noisy == judged.noisy[s, f]
-                if found.side != "better":
-                    assert len(starts) == judged.starts[s, f]
+                assert len(starts) == judged.starts[s, f]
                 seen.add(found.kind)
     assert {"regressed", "ok", "noisy"} <= seen
 
 
-def test_the_twin_learns_the_machine_as_the_package_does() -> None:
+@pytest.mark.parametrize("with_fresh", [False, True])
+def test_the_twin_learns_the_machine_as_the_package_does(*, with_fresh: bool) -> None:
     rng = np.random.default_rng(3)
-    past = 0.01 * rng.standard_normal((6, 1, 12)) + 0.008 * rng.standard_normal((6, 9, 12))
-    sd, df = gate_rules.machine_sd(past)
+    past = 0.01 * rng.standard_normal((6, 1, 17)) + 0.008 * rng.standard_normal((6, 9, 17))
+    fresh = 0.01 * rng.standard_normal((6, 9, 17))
+    made = (past - past.mean(axis=-1, keepdims=True)) < -0.02
+    made[..., :5] = False
+    # Some of the six have enough sessions with re-measures, some have not.
+    assert len({bool(one.any(axis=0).sum() >= 10) for one in made}) == 2
+    sd, df = gate_rules.machine_sd(past, fresh if with_fresh else None)
     for one in range(6):
         found = machine_state(
-            [({f"s{n}": math.exp(x) for n, x in enumerate(figure)}, "higher") for figure in past[one]]
+            [({f"s{n}": math.exp(x) for n, x in enumerate(figure)}, "higher") for figure in past[one]],
+            [
+                {f"s{n}": [math.exp(fresh[one, f, n])] for n in np.flatnonzero(made[one, f])} if with_fresh else {}
+                for f in range(9)
+            ],
         )
         assert found is not None
         assert found.sd == pytest.approx(sd[one, 0], rel=1e-9)
@@ -96,7 +105,8 @@ def test_medians_from_the_table_are_medians_of_runs() -> None:
 
 def test_what_the_world_assumes_is_in_what_it_draws() -> None:
     world = simulation.World(machine=0.02, start=0.001, run=0.001, disturbed=0.0)
-    past, first, again = simulation.Sampler(world, np.random.default_rng(4)).draw(500)
+    past, first, again, state = simulation.Sampler(world, np.random.default_rng(4)).draw(500)
+    assert np.corrcoef(state[:, 0, 3], past[:, 0, 3])[0, 1] > 0.99
     assert (past.shape, first.shape, again.shape) == ((500, 30, 10), (500, 30), (500, 30, 5))
     assert first.mean(axis=1).std() == pytest.approx(0.02, rel=0.1)
     # A fresh start stays on the session's machine.
@@ -119,7 +129,7 @@ def test_rates_hold(world: simulation.World, alarms: float, finds_5: float) -> N
     assert found.alarms / found.sessions <= alarms
     assert found.found[0] < found.found[1] < found.found[2]
     assert found.found[1] / found.sessions >= finds_5
-    assert found.starts / found.sessions < 8
+    assert found.starts / found.sessions < 14
 
 
 def test_others_are_what_their_names_say() -> None:

@@ -141,3 +141,24 @@ def test_gaps_and_bad_values_of_a_history_are_left_out() -> None:
     assert 0.006 < found.sd < 0.02
     still = machine_state([*full, ({"s1": 3.0}, "higher")])
     assert still == found
+
+
+@pytest.mark.parametrize(("machine", "start"), [(0.012, 0.0), (0.006, 0.010), (0.0, 0.012)])
+def test_re_measures_tell_the_machine_from_a_start_that_all_figures_share(machine: float, start: float) -> None:
+    chance = random.Random(5)
+    sessions = 400
+    states = [chance.gauss(0, machine) for _ in range(sessions)]
+    shared = [state + chance.gauss(0, start) for state in states]
+    series: list[tuple[dict[str, float], Direction]] = []
+    again: list[dict[str, list[float]]] = []
+    for _ in range(10):
+        values = [moved + chance.gauss(0, 0.008) for moved in shared]
+        series.append(({f"s{n}": math.exp(-value) for n, value in enumerate(values)}, "lower"))
+        # Only suspects are measured again: the picking must not bend what is learned.
+        picked = [n for n, value in enumerate(values) if value < -0.015]
+        again.append({f"s{n}": [math.exp(-states[n] - chance.gauss(0, 0.012))] for n in picked})
+    blind, seeing = machine_state(series), machine_state(series, again)
+    assert blind is not None
+    assert seeing is not None
+    assert blind.sd == pytest.approx(math.hypot(machine, start), rel=0.12)
+    assert seeing.sd**2 == pytest.approx(machine**2, abs=0.2 * 0.012**2)
