@@ -1,7 +1,7 @@
 """Many short real sessions, raw values kept: the data that the gate is judged on (``judge.py`` beside this file).
 
     python benchmarks/proof/collect.py OUT.jsonl --sessions 120
-    python benchmarks/proof/collect.py OUT.jsonl --sessions 160 --plan 'none*12,slow5*4'
+    python benchmarks/proof/collect.py OUT.jsonl --sessions 150 --plan 'none*20,slow5*10'
     python benchmarks/proof/collect.py OUT.jsonl --sessions 6 --plan hog
 
 Run it on a quiet machine. A session starts three servers anew: the *setup* (Gemma 3 270M), the *same* (a control: the same
@@ -290,7 +290,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description="Collect short real sessions for the gate's proof.")
     options.add_argument("out", type=Path, help="JSON lines; gone on with when it exists")
     options.add_argument("--sessions", type=int, default=120, help="how many the file should have at the end (120)")
-    options.add_argument("--plan", default="none", help="variants in turn, repeated (none*12,slow5*4)")
+    options.add_argument("--plan", default="none", help="variants in turn, repeated (none*20,slow5*10)")
     options.add_argument("--runs", type=int, default=3)
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--gap", type=float, default=0.0, help="seconds between two sessions")
