@@ -1,7 +1,7 @@
 """Many short real sessions, raw values kept: the data that the gate is judged on (``judge.py`` beside this file).
 
     python benchmarks/proof/collect.py OUT.jsonl --sessions 120
-    python benchmarks/proof/collect.py OUT.jsonl --sessions 160 --plan 'none*12,slow5*4'
+    python benchmarks/proof/collect.py OUT.jsonl --sessions 150 --plan 'none*20,slow5*10'
     python benchmarks/proof/collect.py OUT.jsonl --sessions 6 --plan hog
 
 Run it on a quiet machine. A session starts three servers anew: the *setup* (Gemma 3 270M), the *same* (a control: the same
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 CELLS = {"long": (360, 128), "short": (120, 48)}
 """Prompt tokens, answer tokens."""
 SLOWER = Path(__file__).with_name("slower.py")
-HOG = "import os\nwhile True: sum(range(10000))"
+HOG = "import os, sys\nwhile os.path.exists(f'/proc/{sys.argv[1]}'): sum(range(100000))"
+"""Computes as long as the collector lives, should that be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ def planted(variant: str, pid: int) -> Iterator[dict[str, float]]:
     else:
         # Through a shell that ends at once, so that it is nobody's child of ours and counts as foreign.
         done = subprocess.run(
-            ["sh", "-c", 'setsid "$0" -c "$1" >/dev/null 2>&1 & echo $!', sys.executable, HOG],
+            ["sh", "-c", 'setsid "$0" -c "$1" "$2" >/dev/null 2>&1 & echo $!', sys.executable, HOG, str(os.getpid())],
             capture_output=True,
             text=True,
             check=True,
@@ -266,6 +267,9 @@ async def collect(asked: argparse.Namespace, plan: Sequence[str]) -> None:
         cpus=os.cpu_count(),
         began=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # servers and the hog end with us
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         watch = start_watch(folder / "watch", Settings(), env={})
@@ -290,7 +294,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description="Collect short real sessions for the gate's proof.")
     options.add_argument("out", type=Path, help="JSON lines; gone on with when it exists")
     options.add_argument("--sessions", type=int, default=120, help="how many the file should have at the end (120)")
-    options.add_argument("--plan", default="none", help="variants in turn, repeated (none*12,slow5*4)")
+    options.add_argument("--plan", default="none", help="variants in turn, repeated (none*20,slow5*10)")
     options.add_argument("--runs", type=int, default=3)
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--gap", type=float, default=0.0, help="seconds between two sessions")
@@ -303,7 +307,11 @@ def main() -> int:
     except ValueError as error:
         print(f"--plan: {error}", file=sys.stderr)
         return 4
-    asyncio.run(collect(asked, plan))
+    try:
+        asyncio.run(collect(asked, plan))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        print("ended; the same command goes on", file=sys.stderr)
+        return 130
     return 0
 
 
