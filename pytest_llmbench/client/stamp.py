@@ -32,10 +32,10 @@ if sys.platform == "linux":
         after_ns: nothing in it can have come before. A stamp that says so saw the wall clock being set: it is not used.
         """
         data, extra, _, _ = connection.recvmsg(size, _SPACE)
-        now = _clock()
+        wall, now = _wall(), _clock()  # in this order: what comes between the two makes a stamp late, never early
         if extra:
             seconds, ns = _TIMESPEC.unpack(extra[0][2])
-            arrived = now - (_wall() - seconds * 1_000_000_000 - ns)
+            arrived = now - (wall - seconds * 1_000_000_000 - ns)
             if after_ns <= arrived <= now:
                 return data, arrived, True
         return data, now, False
