@@ -167,7 +167,11 @@ class Exchange:
 async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
     """A non-blocking connection to the first of the host's addresses that takes one. Raises OSError of the last."""
     last = OSError("the name has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name: asked in another thread, which an address does without
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
         one = socket.socket(family, kind, protocol)
         try:
             one.setblocking(False)  # noqa: FBT003 - the standard library's signature
