@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,8 @@ class Client:
         if not answer:
             raise ClientFailedError(f"{self.name}: ended with {self._process.wait()} (its own words are above)")
         said = json.loads(answer)
+        if None in said["decode_tok_s"]:
+            raise ClientFailedError(f"{self.name}: a whole answer came in one read: this machine is too busy to tell")
         stamps = zip(said.get("ids", ()), said.get("first_ns", ()), said["decode_tok_s"], strict=False)
         return Round(
             [value - TTFT_MS for value in said["ttft_ms"]],
@@ -236,8 +239,14 @@ def measure_level(level: int, pairs: int, repeats: int, peers: dict[str, str], s
 
     # A client that takes seconds between connecting and sending is to be measured, not to be cut off.
     pace = Pace(ttft_ms=TTFT_MS, tok_s=TOK_S, keep_alive_s=60)
-    with running(pace, args=["-np", str(level), "-c", str(level * 4096)]) as server:
-        clients = [Client(name, sys.executable, HERE / f"{name}.py") for name in ("ours", "floor")]
+    with running(pace, args=["-np", str(level), "-c", str(level * 4096)]) as server, ExitStack() as stack:
+
+        def start(name: str, python: str, script: Path) -> Client:
+            client = Client(name, python, script)
+            stack.callback(client.close)
+            return client
+
+        clients = [start(name, sys.executable, HERE / f"{name}.py") for name in ("ours", "floor")]
         ours: list[Round] = []
         floor: list[Round] = []
         for client in clients:
@@ -257,17 +266,14 @@ def measure_level(level: int, pairs: int, repeats: int, peers: dict[str, str], s
         others = {"httpx_default": (sys.executable, HERE / "httpx_default.py")}
         others |= {name: (python, PEERS[name]) for name, python in peers.items()}
         for name, (python, script) in others.items():
-            clients.append(Client(name, python, script))
             try:
-                theirs = split(go(clients[-1], rounds=PEER_ROUNDS * repeats), level * repeats)
+                theirs = split(go(start(name, python, script), rounds=PEER_ROUNDS * repeats), level * repeats)
             except ClientFailedError as exc:
                 said.rows.append(f"| {name} | {level} | failed | failed | 0 |")
                 print(exc, file=sys.stderr)
             else:
                 said.rows.append(row(name, level, theirs))
                 said.peers.append(beside(level, name, ours, theirs))
-        for client in clients:
-            client.close()
 
 
 def main() -> None:
@@ -293,7 +299,7 @@ def main() -> None:
         try:
             measure_level(level, wishes.pairs, 2 if level == 1 else 1, peers, said)
         except ClientFailedError as exc:
-            raise SystemExit(str(exc)) from None
+            said.rows.append(f"| {exc} | {level} | failed | failed | 0 |")
         print("\n".join(said.rows[shown:]), flush=True)
     print("\nagainst what really left when\n")
     print("| client | C | first text stamped late p50 / p95 (ms) | decode error p50 / max (%) | rounds x requests |")
