@@ -4,11 +4,16 @@
     python benchmarks/truth.py --levels 1,16,64,256 --pairs 12 --peer guidellm=/path/to/its/python
 
 Every client measures the same paced server (TTFT 100 ms, 50 tok/s a stream, 64 tokens) and says TTFT and decode by its
-own clock. First table: bias = TTFT - 100 ms, decode error = decode / 50 - 1; what the server is late by is in both, for
-every client alike. Second table, for ours and the floor, against the server's log of what really left when: first text
-stamped - first text written, and decode / decode of the true send times - 1. Ours and the floor are measured in pairs,
-one round each, taking turns in who goes first; the difference of a pair is summed up as the median over the pairs, with a
-95 % interval by bootstrap (percentiles of the medians of 4,000 resamples of the pairs).
+own clock; each job begins once the server has written its log of the one before. First table: bias = TTFT - 100 ms,
+decode error = decode / 50 - 1; what the server is late by is in both, for every client alike. Second table, for ours and
+the floor, against the server's log of what really left when: first text stamped - first text written, and decode /
+decode of the true send times - 1. p50 and p95 are over all requests; max is an extreme value, which grows with the
+number of requests, so it is the median over rounds of equally many requests.
+
+Goals: ours and the floor are measured in pairs, one round each of equally many requests, taking turns in who goes first.
+A pair's difference (above C = 64, of TTFT: ratio) is summed up as the median over the pairs with a 95 % interval by
+bootstrap (percentiles of the medians of 4,000 resamples of the pairs). A goal is met where the whole interval meets it,
+not met where none of it does, and else not shown. Peers are not measured in pairs: better or not is said without interval.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,15 +35,19 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.paced import Pace, running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pytest_llmbench.paced import TruthRecord
+    from pytest_llmbench.paced import PacedProcess, TruthRecord
 
 TTFT_MS, TOK_S, TOKENS = 100.0, 50.0, 64
 HERE = Path(__file__).parent / "truth_clients"
 PEERS = {path.stem.removeprefix("peer_"): path for path in sorted(HERE.glob("peer_*.py"))}
 RESAMPLES = 4000
 PEER_ROUNDS = 3
+FEWEST_PAIRS = 6  # below, the interval of a median does not reach 95 %
+FIGURES = {"TTFT p50": 0.3, "TTFT p95": 1.0, "decode p50": 0.02, "decode max": 0.02}
+"""How far ours may lie above the floor: ms, and points of a per cent."""
+RATIO_ABOVE, RATIO = 64, 1.3
 
 
 class ClientFailedError(Exception):
@@ -61,6 +72,8 @@ class Client:
         if not answer:
             raise ClientFailedError(f"{self.name}: ended with {self._process.wait()} (its own words are above)")
         said = json.loads(answer)
+        if None in said["decode_tok_s"]:
+            raise ClientFailedError(f"{self.name}: a whole answer came in one read: this machine is too busy to tell")
         stamps = zip(said.get("ids", ()), said.get("first_ns", ()), said["decode_tok_s"], strict=False)
         return Round(
             [value - TTFT_MS for value in said["ttft_ms"]],
@@ -112,8 +125,16 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(1, math.ceil(share * len(values))) - 1]
 
 
-def together(rounds: Sequence[Round]) -> Round:
-    return Round([b for one in rounds for b in one.bias], [d for one in rounds for d in one.decode])
+def split(measured: Round, size: int) -> list[Round]:
+    """Rounds of that many requests; a rest is left out."""
+    ends = range(size, len(measured.bias) + 1, size)
+    return [Round(measured.bias[end - size : end], measured.decode[end - size : end]) for end in ends]
+
+
+def summed_up(rounds: Sequence[Round]) -> dict[str, float]:
+    """p50, p95 over all requests, max as the median of the rounds' (each of equally many requests)."""
+    pooled = Round([b for one in rounds for b in one.bias], [d for one in rounds for d in one.decode])
+    return pooled.figures() | {"decode max": statistics.median(max(one.decode) for one in rounds)}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -123,48 +144,109 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(values), medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES) - 1]
 
 
-def row(name: str, level: int, measured: Round) -> str:
-    said = measured.figures()
+def row(name: str, level: int, rounds: Sequence[Round]) -> str:
+    said = summed_up(rounds)
     return (
-        f"| {name} | {level} | {said['TTFT p50']:+.1f} / {said['TTFT p95']:+.1f} | "
-        f"{said['decode p50']:.2f} / {said['decode max']:.2f} | {len(measured.bias)} |"
+        f"| {name} | {level} | {said['TTFT p50']:+.2f} / {said['TTFT p95']:+.2f} | "
+        f"{said['decode p50']:.3f} / {said['decode max']:.3f} | {len(rounds)} x {len(rounds[0].bias)} |"
     )
 
 
-def judged(level: int, ours: Sequence[Round], floor: Sequence[Round], *, by_truth: bool = False) -> Iterator[str]:
-    """The goals, on the middle of the interval of the pairs' differences (at 256 against the schedule: of their ratios)."""
-    against = "true send times" if by_truth else "schedule"
-    for name, most in (("TTFT p50", 0.3), ("TTFT p95", 1.0), ("decode p50", 0.02), ("decode max", 0.02)):
-        as_ratio = level > 64 and name.startswith("TTFT") and not by_truth
-        if as_ratio:
-            combine: Callable[[float, float], float] = lambda a, b: a / b  # noqa: E731
-        else:
-            combine = lambda a, b: a - b  # noqa: E731
-        goal = 1.3 if as_ratio else most
-        values = [combine(a.figures()[name], b.figures()[name]) for a, b in zip(ours, floor, strict=True)]
-        middle, low, high = interval(values)
-        unit = "times" if as_ratio else "ms" if name.startswith("TTFT") else "points"
-        word = "met" if middle <= goal else "MISSED"
-        yield (
-            f"C = {level}, {name} against the {against}: ours {'/' if as_ratio else '-'} floor {middle:+.3f} {unit} "
-            f"(95 % {low:+.3f} … {high:+.3f}, {len(values)} pairs), goal at most {goal:g}: {word}"
+@dataclass(frozen=True)
+class Goal:
+    """One goal of one level. middle, low, high: what the pairs say of ours against the floor; most: what is allowed."""
+
+    level: int
+    figure: str
+    against: str
+    unit: str
+    most: float
+    middle: float
+    low: float
+    high: float
+    pairs: int
+    requests: int
+
+    @property
+    def verdict(self) -> str:
+        if self.pairs < FEWEST_PAIRS:
+            return f"not shown ({FEWEST_PAIRS} pairs are needed)"
+        if self.high <= self.most:
+            return "met"
+        if self.low > self.most:
+            return "not met"
+        return f"not shown (the middle {'meets' if self.middle <= self.most else 'misses'} it)"
+
+    def line(self) -> str:
+        sign = "/" if self.unit == "times" else "-"
+        plus = "" if self.unit == "times" else "+"
+        return (
+            f"{self.verdict}: C = {self.level}, {self.figure} against the {self.against}: ours {sign} floor "
+            f"{self.middle:{plus}.3f} ({self.low:{plus}.3f} … {self.high:{plus}.3f}), goal at most {self.most:g} {self.unit} "
+            f"({self.pairs} pairs of {self.requests} requests each)"
         )
 
 
-def measure_level(
-    level: int, pairs: int, repeats: int, peers: dict[str, str]
-) -> tuple[list[str], list[str], list[str]]:
-    """The level's rows of the first and the second table, and what is said about ours and the floor."""
+def judged(level: int, ours: Sequence[Round], floor: Sequence[Round], against: str) -> Iterator[Goal]:
+    """The goals of a level."""
+    for figure, most in FIGURES.items():
+        pairs = [(a.figures()[figure], b.figures()[figure]) for a, b in zip(ours, floor, strict=True)]
+        if level > RATIO_ABOVE and figure.startswith("TTFT"):
+            values, unit, most = [a / b for a, b in pairs], "times", RATIO  # noqa: PLW2901
+        else:
+            values, unit = [a - b for a, b in pairs], "ms" if figure.startswith("TTFT") else "points"
+        yield Goal(level, figure, against, unit, most, *interval(values), len(pairs), len(ours[0].bias))
+
+
+def beside(level: int, name: str, ours: Sequence[Round], theirs: Sequence[Round]) -> str:
+    """Where ours is better than a peer, and where it is not."""
+    mine, other = summed_up(ours), summed_up(theirs)
+    worse = [
+        f"{figure} ({mine[figure]:+.3f}, theirs {other[figure]:+.3f})"
+        for figure in FIGURES
+        if mine[figure] > other[figure]
+    ]
+    return f"C = {level}, {name}: " + (
+        f"ours is worse in {', '.join(worse)}" if worse else "ours is at least as good in all four"
+    )
+
+
+def rest(server: PacedProcess) -> None:
+    """Return when the server has nothing left to do: 20 ms after a round it writes its log, a second at C = 256."""
+    time.sleep(0.1)
+    with urllib.request.urlopen(f"{server.base_url}/health", timeout=60) as answer:
+        answer.read()
+
+
+@dataclass
+class Said:
+    """What a run says: rows of the two tables, goals, and how ours stands beside the peers."""
+
+    rows: list[str] = field(default_factory=list)
+    true_rows: list[str] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+    peers: list[str] = field(default_factory=list)
+
+
+def measure_level(level: int, pairs: int, repeats: int, peers: dict[str, str], said: Said) -> None:
+    """Measure one level."""
     nonce = iter(range(10**9))
 
     def go(client: Client, rounds: int = 1) -> Round:
+        rest(server)
         name = f"{client.name}-{level}-{next(nonce)}"
         return client.measure(url=server.base_url, concurrency=level, tokens=TOKENS, rounds=rounds, nonce=name)
 
     # A client that takes seconds between connecting and sending is to be measured, not to be cut off.
     pace = Pace(ttft_ms=TTFT_MS, tok_s=TOK_S, keep_alive_s=60)
-    with running(pace, args=["-np", str(level), "-c", str(level * 4096)]) as server:
-        clients = [Client(name, sys.executable, HERE / f"{name}.py") for name in ("ours", "floor")]
+    with running(pace, args=["-np", str(level), "-c", str(level * 4096)]) as server, ExitStack() as stack:
+
+        def start(name: str, python: str, script: Path) -> Client:
+            client = Client(name, python, script)
+            stack.callback(client.close)
+            return client
+
+        clients = [start(name, sys.executable, HERE / f"{name}.py") for name in ("ours", "floor")]
         ours: list[Round] = []
         floor: list[Round] = []
         for client in clients:
@@ -176,22 +258,22 @@ def measure_level(
         missing = [name for one in ours + floor for name in one.stamps if name not in truth]
         if missing:
             truth |= {r.id: r for r in server.truth(at_least=len(truth) + len(missing)) if r.id is not None}
-        rows = [row("**ours**", level, together(ours)), row("**floor**", level, together(floor))]
+        said.rows += [row("**ours**", level, ours), row("**floor**", level, floor)]
         true_ours, true_floor = [one.against(truth) for one in ours], [one.against(truth) for one in floor]
-        true_rows = [row("**ours**", level, together(true_ours)), row("**floor**", level, together(true_floor))]
+        said.true_rows += [row("**ours**", level, true_ours), row("**floor**", level, true_floor)]
+        said.goals += judged(level, ours, floor, "schedule")
+        said.goals += judged(level, true_ours, true_floor, "true send times")
         others = {"httpx_default": (sys.executable, HERE / "httpx_default.py")}
         others |= {name: (python, PEERS[name]) for name, python in peers.items()}
         for name, (python, script) in others.items():
-            clients.append(Client(name, python, script))
             try:
-                rows.append(row(name, level, go(clients[-1], rounds=PEER_ROUNDS)))
+                theirs = split(go(start(name, python, script), rounds=PEER_ROUNDS * repeats), level * repeats)
             except ClientFailedError as exc:
-                rows.append(f"| {name} | {level} | failed | failed | 0 |")
+                said.rows.append(f"| {name} | {level} | failed | failed | 0 |")
                 print(exc, file=sys.stderr)
-        for client in clients:
-            client.close()
-    words = [*judged(level, ours, floor), *judged(level, true_ours, true_floor, by_truth=True)]
-    return rows, true_rows, words
+            else:
+                said.rows.append(row(name, level, theirs))
+                said.peers.append(beside(level, name, ours, theirs))
 
 
 def main() -> None:
@@ -208,22 +290,26 @@ def main() -> None:
         parser.error(f"--peer {', '.join(sorted(unknown))}: known are {', '.join(PEERS)}")
     began = time.monotonic()
     print(f"TTFT true = {TTFT_MS:g} ms, {TOK_S:g} tok/s a stream, {TOKENS} tokens\n")
-    print("| client | C | TTFT bias p50 / p95 (ms) | decode error p50 / max (%) | requests |\n|---|---|---|---|---|")
-    said, true_rows = [], []
-    for level in map(int, wishes.levels.split(",")):
-        try:
-            rows, more_rows, words = measure_level(level, wishes.pairs, 2 if level == 1 else 1, peers)
-        except ClientFailedError as exc:
-            raise SystemExit(str(exc)) from None
-        print("\n".join(rows), flush=True)
-        said += words
-        true_rows += more_rows
-    print("\nagainst what really left when\n")
     print(
-        "| client | C | first text stamped late p50 / p95 (ms) | decode error p50 / max (%) | requests |\n|---|---|---|---|---|"
+        "| client | C | TTFT bias p50 / p95 (ms) | decode error p50 / max (%) | rounds x requests |\n|---|---|---|---|---|"
     )
-    print("\n".join(true_rows))
-    print("\n" + "\n".join(said))
+    said = Said()
+    for level in map(int, wishes.levels.split(",")):
+        shown = len(said.rows)
+        try:
+            measure_level(level, wishes.pairs, 2 if level == 1 else 1, peers, said)
+        except ClientFailedError as exc:
+            said.rows.append(f"| {exc} | {level} | failed | failed | 0 |")
+        print("\n".join(said.rows[shown:]), flush=True)
+    print("\nagainst what really left when\n")
+    print("| client | C | first text stamped late p50 / p95 (ms) | decode error p50 / max (%) | rounds x requests |")
+    print("\n".join(["|---|---|---|---|---|", *said.true_rows]))
+    for against in ("schedule", "true send times"):
+        goals = [goal for goal in said.goals if goal.against == against]
+        print(f"\nGoals against the {against} ({sum(goal.verdict == 'met' for goal in goals)} of {len(goals)} met):")
+        print("\n".join(f"- {goal.line()}" for goal in goals))
+    print("\nBetter than every peer (no pairs, so without interval):")
+    print("\n".join(f"- {line}" for line in said.peers))
     print(f"\n{time.monotonic() - began:.0f} s")
 
 

@@ -280,7 +280,9 @@ class Runner:
         word = self._watch.end()
         answers = [parse(trace) for trace in traces]
         error = await self._broke_off(live, _label(spec, run, number), traces, answers)
-        facts = self._facts(spec, live, RunFacts(word.word, word.reason, error, live.client.lag_max_ms))
+        client = live.client
+        known = RunFacts(word.word, word.reason, error, client.lag_max_ms, client.kernel_stamps)
+        facts = self._facts(spec, live, known)
         for trace, prompt in zip(traces, prompts, strict=True):
             self.journal.request(
                 spec.id,

@@ -181,5 +181,5 @@ class Validity(CardModel):
 
     min_tokens: Positive = 256
     """Generated tokens under which a run has no decode figure (half of what was asked, where that is under 512)."""
-    client_lag_ms: PositiveNumber = 50.0
-    """How late the client may stamp an arrival. Above it the run says nothing: the client was too slow to tell."""
+    client_lag_ms: PositiveNumber | None = None
+    """How late the client may run before a run says nothing. null: as late as moves no figure by more than client_check allows."""

@@ -29,8 +29,8 @@ _clock = time.monotonic_ns
 class Burst:
     """One release of one or more exchanges whose connections are open.
 
-    lag_max_ms: the most that the reading thread woke up too late, sampled every 10 ms: no arrival was stamped later than
-    this + 10 ms after it could have been.
+    lag_max_ms: the most that the reading thread woke up too late, sampled every 10 ms: nothing was read later than this
+    + 10 ms after it could have been.
     """
 
     def __init__(self, exchanges: Sequence[Exchange], *, settle_s: float = 0.0) -> None:

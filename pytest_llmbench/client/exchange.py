@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from pytest_llmbench.client.framing import Answer, FramingError
+from pytest_llmbench.client.stamp import ask_for_stamps, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,8 @@ class Exchange:
     payload: head and body, encoded beforehand. connect_s, silence_s: the longest waits for the connection and for the
     next byte (None = no limit); the latter also ends a request that the server does not take.
     t_send_ns: just before the first byte was handed to the socket; t_end_ns: the last byte's arrival, or when it broke
-    off. error: what broke it off. on_change: called after each read and at the end, by whoever reads.
+    off. error: what broke it off. kernel_stamps: every arrival so far is the kernel's word (``stamp``). on_change: called
+    after each read and at the end, by whoever reads.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Exchange:
         self.t_last_ns: int | None = None  # the last sign of life: a byte came, or was taken
         self.t_end_ns: int | None = None
         self.error: httpx.TransportError | None = None
+        self.kernel_stamps = True
         self.on_change: Callable[[], None] | None = None
         self._address, self._connect_s = address, connect_s
         self._left = memoryview(payload)
@@ -74,6 +77,7 @@ class Exchange:
 
     def adopt(self, connection: socket.socket) -> None:
         """Use a non-blocking connection that is there already."""
+        ask_for_stamps(connection)
         self._socket = connection
 
     async def open(self) -> None:
@@ -111,16 +115,17 @@ class Exchange:
     def receive(self) -> None:
         """Take what has arrived: stamped first, looked at afterwards."""
         try:
-            data = self.connection.recv(READ_BYTES)
+            data, arrived, by_kernel = read(self.connection, READ_BYTES, self.t_last_ns or 0)
         except BlockingIOError:
             return
         except OSError as exc:
             self.break_off(httpx.ReadError(f"{exc} ({self.answer.missing()})"))
             return
-        arrived = _clock()
         if not data:
             self._server_closed(arrived)
             return
+        if not by_kernel:
+            self.kernel_stamps = False
         answer = self.answer
         if answer.head is not None:
             self._tally.reads += 1
@@ -162,7 +167,11 @@ class Exchange:
 async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
     """A non-blocking connection to the first of the host's addresses that takes one. Raises OSError of the last."""
     last = OSError("the name has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name: asked in another thread, which an address does without
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
         one = socket.socket(family, kind, protocol)
         try:
             one.setblocking(False)  # noqa: FBT003 - the standard library's signature

@@ -54,8 +54,13 @@ class LlmClient:
 
     @property
     def lag_max_ms(self) -> float:
-        """How late the last burst's arrivals may have been stamped, in ms (``Burst``)."""
+        """How late the thread that read the last burst woke up at most, in ms (``Burst``)."""
         return self._transport.lag_max_ms
+
+    @property
+    def kernel_stamps(self) -> bool:
+        """Whether all arrivals of the last burst are the kernel's word, which that lag does not move."""
+        return self._transport.kernel_stamps
 
     @property
     def chunks_received(self) -> int:
@@ -112,7 +117,7 @@ class LlmClient:
 
 def settle_s(connections: int) -> float:
     """How long a burst's open connections rest before the release, so that the server's accepting is in no TTFT."""
-    return 0.05 + 0.001 * connections
+    return 0.1 + 0.001 * connections
 
 
 def send_spread_ms(traces: Sequence[RequestTrace]) -> float | None:

@@ -20,12 +20,13 @@ class ExchangeTransport(httpx.AsyncBaseTransport):
     """One connection a request, never a proxy: the server is on this machine, or near.
 
     Of httpx's timeouts, ``connect`` and ``read`` count; ``read`` also ends a request that the server does not take.
-    tally: what has arrived. lag_max_ms: of the last ``release`` (see ``Burst``).
+    tally: what has arrived. Of the last ``release``: lag_max_ms (see ``Burst``), kernel_stamps (see ``Exchange``).
     """
 
     def __init__(self) -> None:
         self.tally = Tally()
         self.lag_max_ms = 0.0
+        self.kernel_stamps = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def exchange(self, request: httpx.Request) -> Exchange:
@@ -53,6 +54,7 @@ class ExchangeTransport(httpx.AsyncBaseTransport):
             await burst.run()
         finally:
             self.lag_max_ms = burst.lag_max_ms
+            self.kernel_stamps = all(one.kernel_stamps for one in exchanges)
             for one in exchanges:
                 one.close()
 

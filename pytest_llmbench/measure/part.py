@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pytest_llmbench.figure_kinds import FigureKind, PartFigures
 from pytest_llmbench.measure import figures as fig
+from pytest_llmbench.measure.lateness import too_late
 from pytest_llmbench.measure.validity import Bounds, Reasons, judge_request
 from pytest_llmbench.records import Figure
 
@@ -30,7 +31,7 @@ class RunFacts:
     """What is known of a run beside its requests; kept with each raw record, so that figures follow from raw alone.
 
     guard: the guard's word, guard_reason: who disturbed. error: what ended the run before its time. lag_ms: the most
-    that the client woke up too late. slots, context: what the server says it has (context in tokens, of one request);
+    that the client woke up too late. kernel_stamps: arrivals are the kernel's word, which that does not move. slots, context: what the server says it has (context in tokens, of one request);
     context_asked: what it was asked for. load_s: seconds from the server's start to ready. peak_memory_mib with
     memory_source, or memory_reason why it is not known.
     """
@@ -39,6 +40,7 @@ class RunFacts:
     guard_reason: str | None = None
     error: str | None = None
     lag_ms: float = 0.0
+    kernel_stamps: bool = False
     slots: int | None = None
     context: int | None = None
     context_asked: int | None = None
@@ -91,11 +93,12 @@ class Part(PartFigures, Protocol):
 def read_run(part: Part, spec: CellSpec, sent: Sequence[Sent], bounds: Bounds, facts: RunFacts) -> RunReading:
     """A run's figures by its part, with what holds for every part: a client that was late cannot tell."""
     reading = part.read(spec, sent, bounds, facts)
-    figures = reading.figures
-    if facts.lag_ms > bounds.client_lag_ms:
-        why = f"the client was too slow to tell: it ran {facts.lag_ms:.0f} ms late (bound {bounds.client_lag_ms:.0f})"
-        figures = tuple(replace(figure, reasons=(*figure.reasons, why)) for figure in figures)
-    details = reading.details | {"client_lag_max_ms": round(facts.lag_ms, 2)}
+    figures = tuple(
+        replace(one, reasons=(*one.reasons, *too_late(part.name, one.name, sent, bounds, facts)))
+        for one in reading.figures
+    )
+    stamps = "kernel" if facts.kernel_stamps else "client"
+    details = reading.details | {"client_lag_max_ms": round(facts.lag_ms, 2), "arrivals_stamped_by": stamps}
     if facts.guard_reason:
         details["guard"] = facts.guard_reason
     return RunReading(figures, details)

@@ -18,7 +18,8 @@ class Bounds:
     decode_within: the share by which client and server may differ on decode. ttft_above_fraction + ttft_above_ms: how
     far TTFT may lie above the server's ``prompt_ms`` (ttft_below_ms: and below it: the clocks' resolution).
     min_tokens: the fewest generated tokens of a decode figure (half of what was asked, where less than twice this was
-    asked). client_lag_ms: how late the client may stamp and still tell.
+    asked). client_lag_ms: how late the client may run and still tell (None: as late as moves no
+    figure by more than decode_within of its time, or TTFT by more than its bound above; see ``lateness``).
     """
 
     decode_within: float = 0.01
@@ -26,7 +27,7 @@ class Bounds:
     ttft_above_ms: float = 50.0
     ttft_below_ms: float = 1.0
     min_tokens: int = 256
-    client_lag_ms: float = 50.0
+    client_lag_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

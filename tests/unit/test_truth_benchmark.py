@@ -30,7 +30,14 @@ truth = load()
 def test_a_round_is_summed_up_by_rank() -> None:
     one = truth.Round([float(n) for n in range(1, 101)], [0.5, 0.1, 0.3])
     assert one.figures() == {"TTFT p50": 50.0, "TTFT p95": 95.0, "decode p50": 0.3, "decode max": 0.5}
-    assert truth.row("x", 4, one) == "| x | 4 | +50.0 / +95.0 | 0.30 / 0.50 | 100 |"
+    assert truth.row("x", 4, [one]) == "| x | 4 | +50.00 / +95.00 | 0.300 / 0.500 | 1 x 100 |"
+
+
+def test_the_largest_of_many_is_compared_by_rounds_of_equal_size() -> None:
+    many = truth.Round([1.0] * 7, [0.1, 0.2, 0.3, 0.9, 0.1, 0.4, 5.0])
+    rounds = truth.split(many, 2)  # the seventh is in no round
+    assert [one.decode for one in rounds] == [[0.1, 0.2], [0.3, 0.9], [0.1, 0.4]]
+    assert truth.summed_up(rounds)["decode max"] == 0.4  # of 0.2, 0.9, 0.4
 
 
 def test_the_interval_holds_the_median_and_is_the_same_each_time() -> None:
@@ -44,14 +51,37 @@ def test_the_interval_holds_the_median_and_is_the_same_each_time() -> None:
 
 def test_goals_are_differences_up_to_64_and_ratios_above() -> None:
     ours, floor = [truth.Round([13.2], [0.15])] * 10, [truth.Round([10.0], [0.14])] * 10
-    below = list(truth.judged(64, ours, floor))
-    assert below[0].startswith("C = 64, TTFT p50 against the schedule: ours - floor +3.200 ms")
-    assert below[0].endswith("goal at most 0.3: MISSED")
-    assert below[2].startswith("C = 64, decode p50 against the schedule: ours - floor +0.010 points")
-    assert below[2].endswith("goal at most 0.02: met")
-    above = list(truth.judged(256, ours, floor))
-    assert above[0].startswith("C = 256, TTFT p50 against the schedule: ours / floor +1.320 times")
-    assert above[0].endswith("goal at most 1.3: MISSED")
+    below = [goal.line() for goal in truth.judged(64, ours, floor, "schedule")]
+    assert below[0] == (
+        "not met: C = 64, TTFT p50 against the schedule: ours - floor +3.200 (+3.200 … +3.200), goal at most 0.3 ms "
+        "(10 pairs of 1 requests each)"
+    )
+    assert below[2].startswith("met: C = 64, decode p50 against the schedule: ours - floor +0.010")
+    above = [goal.line() for goal in truth.judged(256, ours, floor, "schedule")]
+    assert "not met: C = 256, TTFT p50 against the schedule: ours / floor 1.320" in above[0]
+    assert "goal at most 1.3 times" in above[0]
+
+
+@pytest.mark.parametrize(
+    ("low", "middle", "high", "pairs", "word"),
+    [
+        (-1.0, 0.1, 0.3, 10, "met"),
+        (0.31, 0.4, 0.5, 10, "not met"),
+        (-1.0, 0.2, 0.4, 10, "not shown (the middle meets it)"),
+        (-1.0, 0.31, 0.4, 10, "not shown (the middle misses it)"),
+        (-1.0, 0.1, 0.2, 5, "not shown (6 pairs are needed)"),
+    ],
+)
+def test_a_goal_is_met_by_the_whole_interval(low: float, middle: float, high: float, pairs: int, word: str) -> None:
+    assert truth.Goal(16, "TTFT p50", "schedule", "ms", 0.3, middle, low, high, pairs, 16).verdict == word
+
+
+def test_beside_a_peer_what_is_worse_is_named() -> None:
+    ours, theirs = [truth.Round([1.0], [0.2])], [truth.Round([2.0], [0.1])]
+    assert truth.beside(4, "x", ours, ours) == "C = 4, x: ours is at least as good in all four"
+    assert truth.beside(4, "x", ours, theirs) == (
+        "C = 4, x: ours is worse in decode p50 (+0.200, theirs +0.100), decode max (+0.200, theirs +0.100)"
+    )
 
 
 @pytest.mark.parametrize("name", ["ours", "floor", "httpx_default"])
