@@ -53,6 +53,7 @@ class Gate:
         self._environment: Mapping[str, Any] = {}
         self._marks: Marks = marks_file.read(gating.marks) if gating.marks is not None else marks_file.Marks()
         self.baselines: dict[tuple[str, str], Baseline] = {}
+        self._after: dict[tuple[str, str], Baseline] | None = None
         self.effects: dict[str, Effect] = {}
 
     @property
@@ -194,6 +195,8 @@ class Gate:
                 cells = [cell["id"] for cell in document["cells"] if cell["status"] == "measured"]
                 if cells:
                     self._store.accept(self._card_id, cells, why=self._gating.accept, since=document["session"])
+            if self._file is None and self._identity is not None:  # this session counts: what is missing is said after it
+                self._after = self._store.baselines_of(self._identity)
         except LlmbenchError as exc:
             return [f"not remembered: {exc}"]
         return []
@@ -214,7 +217,11 @@ class Gate:
                 notes=(*effect.notes, *([f"{cell}: {trouble}"] if trouble else ())),
                 marks=effect.applied,
                 proposals=self._proposals(cell, histories),
-                baselines={figure: one for (of, figure), one in self.baselines.items() if of == cell},
+                baselines={
+                    figure: one
+                    for (of, figure), one in (self.baselines if self._after is None else self._after).items()
+                    if of == cell
+                },
             )
 
     def _histories(self, cell: str, kinds: Sequence[FigureKind]) -> list[FigureHistory]:

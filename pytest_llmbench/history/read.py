@@ -212,17 +212,14 @@ def series(
         t.members.c,
     )
     machine = sa.select(m.id).where(m.key == machine_key).scalar_subquery()
-    began = dict(
-        connection.execute(
-            sa.select(b.cell, sa.func.min(e.started))
-            .join_from(t.baselines, t.members, e.baseline == b.id)
-            .join(t.cells, b.cell == c.id)
-            .where(c.key.in_(cell_keys), b.machine == machine, b.current)
-            .group_by(b.cell)
-        )
-        .tuples()
-        .all()
+    query = (
+        sa.select(b.cell, sa.func.min(e.started))
+        .join_from(t.baselines, t.members, e.baseline == b.id)
+        .join(t.cells, b.cell == c.id)
+        .where(c.key.in_(cell_keys), b.machine == machine, b.current)
+        .group_by(b.cell)
     )
+    began: dict[int, str] = {row[0]: row[1] for row in connection.execute(query)}
     found: dict[tuple[int, str], tuple[dict[str, float], Direction]] = {}
     moved: set[str] = set()
     for cell, since in began.items():

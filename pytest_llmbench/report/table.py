@@ -22,8 +22,8 @@ _COLUMNS = {
 }
 UNSTEADY_CV = 0.2
 """Above it a median says little; the figure stands, and the table says so."""
-# Verdicts that a reader must see; "ok" is silence.
-_SAID = ("below floor", "below target", "regressed", "improved", "no baseline")
+# Verdicts that a reader must see; "ok" is silence, and what has no baseline yet is counted below the table.
+_SAID = ("below floor", "below target", "regressed", "improved", "inconclusive", "noisy", "machine changed")
 
 
 def render(document: Document) -> str:
