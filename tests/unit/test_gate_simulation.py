@@ -56,13 +56,13 @@ def test_the_twin_decides_as_the_package_does(k: int, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("with_fresh", [False, True])
 def test_the_twin_learns_the_machine_as_the_package_does(*, with_fresh: bool) -> None:
     rng = np.random.default_rng(3)
-    past = 0.01 * rng.standard_normal((6, 1, 17)) + 0.008 * rng.standard_normal((6, 9, 17))
-    fresh = 0.01 * rng.standard_normal((6, 9, 17))
-    made = (past - past.mean(axis=-1, keepdims=True)) < -0.02
+    past = 0.01 * rng.standard_normal((6, 1, 24)) + 0.008 * rng.standard_normal((6, 9, 24))
+    fresh = 0.01 * rng.standard_normal((6, 9, 24))
+    made = (past - past.mean(axis=-1, keepdims=True)) < -0.012
     made[..., :5] = False
     # Some of the six have enough sessions with re-measures, some have not.
     assert len({bool(one.any(axis=0).sum() >= 10) for one in made}) == 2
-    sd, df = gate_rules.machine_sd(past, fresh if with_fresh else None)
+    sd, df = gate_rules.machine_sd(past, fresh if with_fresh else None, suspect=0.012)
     for one in range(6):
         found = machine_state(
             [({f"s{n}": math.exp(x) for n, x in enumerate(figure)}, "higher") for figure in past[one]],
