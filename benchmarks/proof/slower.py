@@ -38,9 +38,11 @@ def slow(pid: int, share: float, period_s: float) -> float:
             if nap > 0:
                 at = time.monotonic()
                 os.kill(pid, signal.SIGSTOP)
-                time.sleep(nap)
-                os.kill(pid, signal.SIGCONT)
-                stopped_s += time.monotonic() - at
+                try:
+                    time.sleep(nap)
+                finally:
+                    os.kill(pid, signal.SIGCONT)
+                    stopped_s += time.monotonic() - at
             time.sleep(max(period_s - nap, 0.001))
     except (EndedError, ProcessLookupError):
         with contextlib.suppress(ProcessLookupError):
