@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import asdict
+import math
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import stats, verdict
@@ -51,6 +52,7 @@ class Gate:
         self._machine: Machine | None = None
         self._identity: Mapping[str, Any] | None = None
         self._environment: Mapping[str, Any] = {}
+        self._rule = RULE
         self._marks: Marks = marks_file.read(gating.marks) if gating.marks is not None else marks_file.Marks()
         self.baselines: dict[tuple[str, str], Baseline] = {}
         self._after: dict[tuple[str, str], Baseline] | None = None
@@ -59,7 +61,7 @@ class Gate:
     @property
     def most_again(self) -> int:
         """Fresh servers that one suspect cell may cost."""
-        return RULE.remeasures if self._gating.remeasure is None else self._gating.remeasure
+        return RULE.early_remeasures if self._gating.remeasure is None else self._gating.remeasure
 
     @property
     def machine_key(self) -> str | None:
@@ -69,12 +71,16 @@ class Gate:
     def machine_name(self) -> str | None:
         return keys.machine_label(self._identity["machine"]) if self._identity is not None else None
 
-    def open(self, identity: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        """Read what the figures of this identity are compared with. Raises InputError where it cannot be read."""
+    def open(self, identity: Mapping[str, Any], environment: Mapping[str, Any], figures: int) -> None:
+        """Read what the figures of this identity are compared with. Raises InputError where it cannot be read.
+
+        figures: how many this session judges; they share the budget of false alarms.
+        """
         from pytest_llmbench.history.file import BaselineFile  # noqa: PLC0415
         from pytest_llmbench.history.store import Store  # noqa: PLC0415 - a database package behind it
 
         self._identity, self._environment = identity, environment
+        self._rule = replace(RULE, figures=max(1, figures))
         if self._gating.history is not None:
             self._store = Store.open(self._storage, self._gating.history)
             self._machine = self._store.machine_state(identity, MACHINE_SESSIONS)
@@ -87,7 +93,7 @@ class Gate:
     def terms(self) -> dict[str, Any]:
         """For the contract: the rule, and what every figure is to be compared with, fixed before the first request."""
         return {
-            "rule": asdict(RULE),
+            "rule": asdict(self._rule),
             "most_fresh_servers": self.most_again,
             "require_baseline": self._gating.require_baseline,
             "strict": self._gating.strict,
@@ -115,8 +121,20 @@ class Gate:
     def _decide(self, result: CellResult, figure: str, value: float, direction: Any, made: int) -> Decision:
         baseline = self.baselines.get((result.spec.id, figure))
         again = stats.again_medians(result.attempts, figure)
-        left = max(0, min(self.most_again - made, RULE.remeasures - len(again)))
-        return decide(value, again, baseline, direction, RULE, left, machine=self._machine)
+        left = max(0, self.most_again - made)
+        found = decide(value, again, baseline, direction, self._rule, left, machine=self._machine)
+        if found.kind == "measure again" and found.side == "better" and not self._is_worth_it(found):
+            return decide(value, again, baseline, direction, self._rule, 0, machine=self._machine)
+        return found
+
+    def _is_worth_it(self, found: Decision) -> bool:
+        """Whether good news is far enough off to start servers for: as far as a dip. Else it would cost minutes a session."""
+        if found.again:
+            return True
+        assert found.reference is not None
+        assert found.sigma is not None
+        far = max(self._rule.dip_floor, self._rule.dip_sigmas * found.sigma * math.sqrt(1 + 1.1 / found.k))
+        return abs(math.log(found.value / found.reference)) > far
 
     def suspects(self, result: CellResult, kinds: Sequence[FigureKind]) -> list[str]:
         """Figures that one more fresh server must decide, in words."""
@@ -195,7 +213,9 @@ class Gate:
                 cells = [cell["id"] for cell in document["cells"] if cell["status"] == "measured"]
                 if cells:
                     self._store.accept(self._card_id, cells, why=self._gating.accept, since=document["session"])
-            if self._file is None and self._identity is not None:  # this session counts: what is missing is said after it
+            if (
+                self._file is None and self._identity is not None
+            ):  # this session counts: what is missing is said after it
                 self._after = self._store.baselines_of(self._identity)
         except LlmbenchError as exc:
             return [f"not remembered: {exc}"]

@@ -131,7 +131,7 @@ class SetupRun:
                 self._going_on = self._go_on(self.wishes.go_on, setup)
         with self._nothing_left():
             if not self.wishes.probe:
-                self.gate.open(self._key, self.environment)
+                self.gate.open(self._key, self.environment, self._judged_figures())
             self._journal = _journal(self.folder)
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
         if self._going_on is not None:
@@ -175,6 +175,9 @@ class SetupRun:
             warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
         )
+
+    def _judged_figures(self) -> int:
+        return sum(kind.gated and kind.direction != "none" for spec in self.cells for kind in PARTS[spec.part].kinds)
 
     def _go_on(self, wish: Continue, setup: from_card.Setup) -> GoingOn:
         """Read the earlier run, refuse one of another setup, and promise its cells too."""

@@ -196,8 +196,10 @@ def outcomes(connection: Connection, cell_key: str, machine_key: str, figure: st
 
 def series(
     connection: Connection, cell_keys: Sequence[str], machine_key: str, limit: int
-) -> list[tuple[dict[str, float], Direction]]:
+) -> tuple[list[tuple[dict[str, float], Direction]], list[dict[str, tuple[float, ...]]]]:
     """The judged figures of these cells by session, since their current baselines began; at most ``limit`` sessions each.
+
+    With them, in the same order, what fresh servers gave for suspects, by session.
 
     Sessions in which a figure was found to have moved are left out whole: what a slower setup does to all of its figures
     is no movement of the machine.
@@ -221,6 +223,7 @@ def series(
     )
     began: dict[int, str] = {row[0]: row[1] for row in connection.execute(query)}
     found: dict[tuple[int, str], tuple[dict[str, float], Direction]] = {}
+    again: dict[tuple[int, str], dict[str, tuple[float, ...]]] = {}
     moved: set[str] = set()
     for cell, since in began.items():
         last = (
@@ -232,7 +235,7 @@ def series(
             .subquery()
         )
         for row in connection.execute(
-            sa.select(s.session, f.name, f.direction, f.median, f.verdict)
+            sa.select(s.session, f.name, f.direction, f.median, f.verdict, f.again)
             .join_from(last, t.sessions, last.c.session == s.id)
             .join(t.figures, f.result == last.c.id)
             .where(f.verdict.is_not(None), f.median > 0)
@@ -240,9 +243,14 @@ def series(
             if row.verdict in {"regressed", "improved"}:
                 moved.add(row.session)
             found.setdefault((cell, row.name), ({}, row.direction))[0][row.session] = row.median
-    return [
+            again.setdefault((cell, row.name), {})[row.session] = tuple(row.again or ())
+    kept = [
         ({session: value for session, value in values.items() if session not in moved}, direction)
         for values, direction in found.values()
+    ]
+    return kept, [
+        {session: starts for session, starts in again[place].items() if starts and session not in moved}
+        for place in found
     ]
 
 

@@ -185,7 +185,7 @@ class Store:
         """How far the machine itself moves between sessions, learned from this identity's figures; None: not known."""
         with connect.told(self._engine.url), self._engine.connect() as connection:
             cells = list(keys.cell_keys(identity).values())
-            return machine_state(read.series(connection, cells, keys.machine_key(identity), limit))
+            return machine_state(*read.series(connection, cells, keys.machine_key(identity), limit))
 
     def outcomes(self, cell_key: str, machine_key: str, figure: str, limit: int = 10) -> tuple[Outcome, ...]:
         """The last outcomes of one figure, oldest first. Sessions that took the cell over from an earlier one are not in it."""
