@@ -13,11 +13,12 @@ from pytest_llmbench.errors import InputError, LlmbenchError
 from pytest_llmbench.files import new_session, now, relative, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_llmbench.bench import Bench
     from pytest_llmbench.card import SetupCard
+    from pytest_llmbench.marking import Marking
     from pytest_llmbench.options import Settings
     from pytest_llmbench.outcomes import JudgedCell
     from pytest_llmbench.outcomes.file import VerdictFile
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 CARDS: pytest.StashKey[tuple[LoadedCard, ...]] = pytest.StashKey()
 SETUPS: pytest.StashKey[Setups] = pytest.StashKey()
+MARKING: pytest.StashKey[Marking] = pytest.StashKey()
 TERMINAL: pytest.StashKey[Terminal] = pytest.StashKey()
 
 
@@ -76,6 +78,20 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
                 "--setup", str(one.path), f"two cards with the id {one.card.id!r}", "give each card its own id"
             )
     return tuple(loaded)
+
+
+def marking(settings: Settings, cards: Sequence[LoadedCard]) -> Marking:
+    """What the reviewed marks say of these cards' items. Raises MarksError."""
+    from pytest_llmbench.marking import Marking  # noqa: PLC0415
+
+    return Marking(settings.marks, {loaded.card.id: loaded.cells for loaded in cards})
+
+
+def marker_names() -> Mapping[str, str]:
+    """The markers of accepted marks, and what they mean; known once a card is read."""
+    from pytest_llmbench.marking import MARKERS  # noqa: PLC0415
+
+    return MARKERS
 
 
 def part_names() -> tuple[str, ...]:
