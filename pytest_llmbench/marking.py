@@ -42,7 +42,8 @@ class Marking:
 
     def covers_nothing(self) -> list[str]:
         """Marks of these cards for cells and figures that do not exist, a line each."""
-        plans = {card: {spec.id: FIGURES[spec.part] for spec in cells} for card, cells in self._plans.items()}
+        figures = {str(part): names for part, names in FIGURES.items()}
+        plans = {card: {spec.id: figures[spec.part] for spec in cells} for card, cells in self._plans.items()}
         return marks_file.covers_nothing(self._marks, plans)
 
     @cached_property

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from bench_folder import altered
-from test_resume import events, kill_in_the_middle
+from bench_folder import altered, events, kill_in_the_middle
 
 from pytest_llmbench import verify
 from pytest_llmbench.history.store import Store
@@ -56,7 +55,9 @@ def test_a_baseline_is_collected_then_pinned_and_an_unchanged_setup_passes(
     assert found["baseline"]["missing"] == 1
 
     bench_folder.seed(first_report, 6, until_days_ago=30)
-    assert bench_folder.llmbench("baseline").stdout.count("pinned") == 4
+    shown = bench_folder.llmbench("baseline").stdout
+    assert re.search(r"decode\[code\] +decode_tok_s +10 .* pinned ", shown)
+    assert "missing" not in shown
     result = bench_folder.run(card=bench_folder.small_card())
     assert result.ret == 0
     result.assert_outcomes(passed=2)
@@ -205,7 +206,9 @@ def test_a_new_reference_is_accepted_with_its_reason(bench_folder: Bench, first_
     assert "pinned" in other
     found = figure_of(bench_folder.verdict(), "decode[code]", "decode_tok_s")
     assert found["baseline"]["accepted"] == reason
-    assert re.search(r"starts a new baseline; was 2\d\d\.\d tok/s|starts a new baseline; was 1\d\d\.\d", found["lines"][0])
+    assert re.search(
+        r"starts a new baseline; was 2\d\d\.\d tok/s|starts a new baseline; was 1\d\d\.\d", found["lines"][0]
+    )
 
 
 def test_baselines_of_a_file_judge_without_a_history_and_only_here(
@@ -221,7 +224,11 @@ def test_baselines_of_a_file_judge_without_a_history_and_only_here(
     result = bench_folder.run(*flags, *THREE, card=card, paths=DECODE)
     assert result.ret == 10
     result.stdout.fnmatch_lines(
-        ["decode[[]code] regressed: *", "  baseline: 10 sessions, *", "  changed since the baseline: engine 0.5.9-older -> *"]
+        [
+            "decode[[]code] regressed: *",
+            "  baseline: 10 sessions, *",
+            "  changed since the baseline: engine 0.5.9-older -> *",
+        ]
     )
     assert not list((bench_folder.path / ".llmbench").glob("history*"))
 
@@ -301,7 +308,9 @@ def test_two_cards_and_a_failing_test_of_the_users_own(bench_folder: Bench, firs
     one, two = bench_folder.small_card(), bench_folder.small_card("two", pace={"seed": 5})
     result = bench_folder.run(*THREE, "--setup", str(one), "--setup", str(two), paths=(*DECODE, "test_own.py"))
     result.assert_outcomes(passed=1, failed=2)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED  # not 10: a pipeline that forgives speed must not forgive test_own
+    assert (
+        result.ret == pytest.ExitCode.TESTS_FAILED
+    )  # not 10: a pipeline that forgives speed must not forgive test_own
     verdict = bench_folder.verdict()
     assert (verdict["category"], verdict["exit_code"]) == ("performance", 1)
     assert figure_of(verdict, "decode[code]", "decode_tok_s")["verdict"] == "regressed"

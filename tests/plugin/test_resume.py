@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from bench_folder import SUITES
+from bench_folder import SUITES, events, kill_in_the_middle
 
 from pytest_llmbench import verify
 from pytest_llmbench.report.document import packaged_schema
@@ -21,47 +18,13 @@ if TYPE_CHECKING:
 
     from bench_folder import Bench
 
-FILES = ("test_decode.py", "test_prefill.py")
-
 
 def runs(bench: Bench) -> list[Path]:
     return sorted((bench.path / ".llmbench" / "runs").glob("*/card"))
 
 
-def events(folder: Path, name: str) -> list[dict[str, Any]]:
-    path = folder / "journal.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith(b"\n")]
-    return [event for event in found if event["event"] == name]
-
-
 def report_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "report.json").read_text(encoding="utf-8")))
-
-
-def kill_in_the_middle(
-    bench: Bench, card: Path, after: int, of: str = "attempt", files: tuple[str, ...] = FILES
-) -> Path:
-    """Start a session that hangs, kill it with SIGKILL once so many events of a kind are in its journal."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, "--setup", str(card)],
-        cwd=bench.path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if runs(bench) and len(events(runs(bench)[0], of)) >= after:
-                break
-            time.sleep(0.05)
-        else:
-            pytest.fail("the session never came so far")
-    finally:
-        child.kill()
-        child.wait()
-    (folder,) = runs(bench)
-    return folder
 
 
 def hanging_card(bench: Bench) -> Path:

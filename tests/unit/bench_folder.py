@@ -13,13 +13,15 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import alembic.command  # noqa: F401 - before a session in this process would load it and throw it away again
 import psutil
 import pytest
 
-import pytest_llmbench.session  # noqa: F401 - before a session in this process would load it and throw it away again
+import pytest_llmbench.session  # noqa: F401 - likewise
 from pytest_llmbench.history.store import Store
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 SUITES = REPOSITORY / "bench_suites"
+FILES = ("test_decode.py", "test_prefill.py")
 
 # A test machine is busy: the client's and the paced server's clocks may part by more than on a quiet one.
 LOOSE = {"decode_within": 5.0, "ttft_above_ms": 20_000}
@@ -54,7 +57,7 @@ class Bench:
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester, self.path = pytester, pytester.path
-        for name in ("test_decode.py", "test_prefill.py"):
+        for name in FILES:
             shutil.copy(SUITES / name, self.path / name)
         self.engine = self.path / "paced-engine"
         self.engine.write_text(f"#!{sys.executable}\n{ENGINE.format(repository=str(REPOSITORY))}", encoding="utf-8")
@@ -102,16 +105,12 @@ class Bench:
         }
         return self.card(name, pace=CALM | (pace or {}), **{"plan": plan, **changes})
 
-    def run(
-        self, *args: str, card: Path | None = None, paths: tuple[str, ...] = ("test_decode.py", "test_prefill.py")
-    ) -> pytest.RunResult:
+    def run(self, *args: str, card: Path | None = None, paths: tuple[str, ...] = FILES) -> pytest.RunResult:
         """Run pytest as a user does, in a process of its own."""
         setup = ["--setup", str(card)] if card is not None else []
         return self.pytester.runpytest_subprocess("-p", "no:cacheprovider", *paths, *setup, *args, timeout=120)
 
-    def run_here(
-        self, *args: str, card: Path | None = None, paths: tuple[str, ...] = ("test_decode.py", "test_prefill.py")
-    ) -> pytest.RunResult:
+    def run_here(self, *args: str, card: Path | None = None, paths: tuple[str, ...] = FILES) -> pytest.RunResult:
         """Run pytest in this process: where no server comes up. It saves a start of Python and its imports."""
         setup = ["--setup", str(card)] if card is not None else []
         return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *paths, *setup, *args)
@@ -186,7 +185,7 @@ class Bench:
 def spread_evenly(n: int, seed: int) -> list[float]:
     """n values of a standard normal spread with mean 0, in an order that only the seed decides."""
     values = [statistics.NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
-    random.Random(seed).shuffle(values)  # noqa: S311 - no secret
+    random.Random(seed).shuffle(values)
     return values
 
 
@@ -220,6 +219,42 @@ def altered(
             figure["values"] = [value * factor for value in figure["values"]]
             figure.update((figures or {}).get(figure["name"], {}))
     return one
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    path = folder / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    return [event for event in found if event["event"] == name]
+
+
+def kill_in_the_middle(
+    bench: Bench, card: Path, after: int, of: str = "attempt", files: tuple[str, ...] = FILES
+) -> Path:
+    """Start a session that hangs, kill it with SIGKILL once so many events of a kind are in its journal."""
+
+    def folders() -> list[Path]:
+        return sorted((bench.path / ".llmbench" / "runs").glob("*/card"))
+
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, "--setup", str(card)],
+        cwd=bench.path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if folders() and len(events(folders()[0], of)) >= after:
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail("the session never came so far")
+    finally:
+        child.kill()
+        child.wait()
+    (folder,) = folders()
+    return folder
 
 
 @pytest.fixture
