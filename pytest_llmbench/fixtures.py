@@ -303,8 +303,8 @@ class Setups:
 
     def refuse_other(self, cards: Sequence[LoadedCard]) -> None:
         """Refuse to compare or go on with another setup's run, as far as that is known now. Raises InputError."""
-        wish = _continue(self.settings)
-        if wish is None and self.settings.compare is None:
+        wish, baseline_file = _continue(self.settings), self.settings.baseline
+        if wish is None and self.settings.compare is None and baseline_file is None:
             return
         from pytest_llmbench import sameness  # noqa: PLC0415
 
@@ -312,7 +312,12 @@ class Setups:
             cells = self._promised.get(loaded.card.id)
             if cells:
                 sameness.refuse_known(
-                    loaded.card, cells, self.settings.storage, compare=self.settings.compare, go_on=wish
+                    loaded.card,
+                    cells,
+                    self.settings.storage,
+                    compare=self.settings.compare,
+                    go_on=wish,
+                    baseline_file=baseline_file,
                 )
 
     async def use(self, loaded: LoadedCard, terminal: Terminal, spec: CellSpec | None = None) -> SetupRun:

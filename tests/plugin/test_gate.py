@@ -16,6 +16,7 @@ import pytest
 from bench_folder import altered, events, kill_in_the_middle
 
 from pytest_llmbench import verify
+from pytest_llmbench.history.schema import VERSION_TABLE
 from pytest_llmbench.history.store import Store
 from pytest_llmbench.outcomes.file import packaged_schema
 
@@ -115,7 +116,7 @@ def test_a_slower_server_fails_exactly_what_it_slows_and_the_second_time_a_mark_
     for line, pattern in zip(
         message,
         (
-            rf"decode\[code\] regressed: 9\d\.\d tok/s, was \d+\.\d \(-5\d\.\d %, 95 % interval -{number} … -{number}\)",
+            rf"decode\[code\] regressed: {number} tok/s, was \d+\.\d \(-5\d\.\d %, 95 % interval -{number} … -{number}\)",
             rf"  runs {number} {number}; measured again on 4 fresh servers: {number} {number} {number} {number}",
             rf"  every server start was lower, .* from {number} % on that is no longer noise",
             rf"  baseline: 10 sessions, [-\d]+ … [-\d]+, spread {number} %; resolves changes of {number} % and more",
@@ -154,7 +155,7 @@ def test_a_slower_server_fails_exactly_what_it_slows_and_the_second_time_a_mark_
     report.write_text(json.dumps(wrong))
     assert [one.figure for one in verify.check(folder) if not one.matches] == ["decode_tok_s again"]
 
-    assert "proposed" not in text.replace("proposed:", "")
+    assert "mark proposed" not in text
     result = bench_folder.run(*THREE, card=bench_folder.small_card(), paths=DECODE)
     assert result.ret == 10
     result.stdout.fnmatch_lines(
@@ -175,7 +176,7 @@ def test_without_fresh_servers_it_stays_open_and_strict_fails_it(
     result = bench_folder.run("--llmbench-remeasure", "0", card=card, paths=DECODE)
     result.assert_outcomes(passed=1)
     assert result.ret == 0
-    assert re.search(r"^decode\[code\] inconclusive: 9\d\.\d tok/s, was ", result.stdout.str(), re.MULTILINE)
+    assert re.search(r"^decode\[code\] inconclusive: [\d.]+ tok/s, was ", result.stdout.str(), re.MULTILINE)
     assert "1 not decided" in result.stdout.str()
     assert {one["server_start"] for one in bench_folder.last()["cells"][0]["attempts"]} == {1}
 
@@ -216,7 +217,7 @@ def test_baselines_of_a_file_judge_without_a_history_and_only_here(
 ) -> None:
     bench_folder.seed(first_report, 10, engine="0.5.9-older")
     done = bench_folder.llmbench("baseline", "export", "card", "baselines.json")
-    assert "4 baselines, 4 of them pinned, from 10 sessions" in done.stdout, done.stderr
+    assert "8 baselines, 8 of them pinned, from 10 sessions" in done.stdout, done.stderr
     shutil.rmtree(bench_folder.path / ".llmbench")
     bench_folder.becomes(**SLOW)
     flags = ("--llmbench-baseline", "baselines.json", "--llmbench-no-history")
@@ -266,7 +267,7 @@ def test_a_history_that_cannot_be_read_is_refused_before_anything_is_measured(be
         store.write_bytes(b"no database " * 1000)
     else:
         with sqlite3.connect(store) as connection:
-            connection.execute("update alembic_version set version_num = 'from-the-future'")
+            connection.execute(f"update {VERSION_TABLE} set version_num = 'from-the-future'")
         connection.close()
     result = bench_folder.run_here(card=bench_folder.small_card())
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -324,20 +325,20 @@ def test_a_setup_that_is_slow_at_every_third_start_is_proposed_as_flaky(
     bench_folder.seed(first_report, 10, until_days_ago=20)
     starts = bench_folder.path / "starts"
     starts.write_text("2")
-    bench_folder.becomes(counter_file=str(starts), start_slow_every=3, start_slow_factor=2.0)
+    bench_folder.becomes(counter_file=str(starts), start_slow_every=3, start_slow_factor=2.5)
     card = bench_folder.small_card()
     result = bench_folder.run(card=card, paths=DECODE)  # starts 3, which is slow, and 4
     result.assert_outcomes(passed=1)
     assert result.ret == 0
     found = figure_of(bench_folder.verdict(), "decode[code]", "decode_tok_s")
     assert (found["verdict"], found["dip"], len(found["again"])) == ("ok", True, 1)
-    assert "flaky" not in result.stdout.str()
+    assert "flaky mark" not in result.stdout.str()
 
     bench_folder.record([altered(bench_folder.last(), 5)])
     result = bench_folder.run(card=card, paths=DECODE)  # start 5
     result.assert_outcomes(passed=1)
     assert not figure_of(bench_folder.verdict(), "decode[code]", "decode_tok_s")["dip"]
-    assert "flaky" not in result.stdout.str()  # two events
+    assert "flaky mark" not in result.stdout.str()  # two events
     result = bench_folder.run(card=card, paths=DECODE)  # starts 6 and 7
     result.assert_outcomes(passed=1)
     assert result.ret == 0

@@ -156,7 +156,7 @@ class Bench:
         report: dict[str, Any],
         n: int,
         *,
-        rates_sd: float = 0.06,
+        rates_sd: float = 0.12,
         latencies_sd: float = 0.25,
         until_days_ago: int = 10,
         engine: str | None = None,
