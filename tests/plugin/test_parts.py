@@ -106,7 +106,7 @@ def test_parts_are_picked_by_marker_word_and_flag(parts: Bench, args: tuple[str,
 
 def test_concurrency_above_the_slots_is_labelled_and_told_apart(parts: Bench) -> None:
     card = parts.card(
-        plan=plan("concurrency", concurrency={"levels": [1, 2, 5]}), server=server("-c", "16384", "-np", "2", tok_s=40)
+        plan=plan("concurrency", concurrency={"levels": [1, 2, 5]}), server=server("-c", "16384", "-np", "2", tok_s=100)
     )
     result = parts.run(card=card, paths=("test_concurrency.py",))
     result.assert_outcomes(passed=3)
@@ -115,7 +115,7 @@ def test_concurrency_above_the_slots_is_labelled_and_told_apart(parts: Bench) ->
     found = figures(report, "conc[5]")
     assert found["total_tok_s"]["label"] == "queues"
     assert found["queued_requests"]["values"] == [3.0, 3.0]
-    # A queued one has waited for 16 tokens at 40 tok/s, less what the release itself took.
+    # A queued one has waited for 16 tokens at 100 tok/s, less what the release itself took.
     assert found["queued_ttft_ms"]["median"] > 100
     assert found["started_ttft_ms"]["median"] < found["queued_ttft_ms"]["median"]
     assert found["request_tok_s"]["median"] < found["total_tok_s"]["median"]
