@@ -106,14 +106,16 @@ def request_tok_s(sent: Sequence[Sent]) -> float | None:
 def queued_requests(sent: Sequence[Sent]) -> frozenset[int] | None:
     """Which requests waited for a slot, by position; None where that cannot be told.
 
-    llama-server sends a request's headers when its slot starts. A request whose headers came only after another one's
-    last token has waited for that slot.
+    llama-server sends a request's headers when its slot starts: at once, or when another one's answer is complete. So a
+    request whose headers came only about then has waited. ("About": two sockets are read one after the other, and
+    the last token may be stamped with the bytes behind it; a tenth of the time until then is far more than both.)
     """
     ends = [one.answer.events[-1].t_ns for one in sent if one.answer.events]
-    if not ends or any(one.trace.t_headers_ns is None for one in sent):
+    sends = [one.trace.t_send_ns for one in sent if one.trace.t_send_ns is not None]
+    if not ends or not sends or any(one.trace.t_headers_ns is None for one in sent):
         return None
-    first_end = min(ends)
-    return frozenset(at for at, one in enumerate(sent) if (one.trace.t_headers_ns or 0) > first_end)
+    about = min(ends) - (min(ends) - min(sends)) / 10
+    return frozenset(at for at, one in enumerate(sent) if (one.trace.t_headers_ns or 0) > about)
 
 
 def _tokens(sent: Sequence[Sent]) -> int | None:
