@@ -27,7 +27,7 @@ def start_s(attempts: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) 
     for one in _counting(attempts):
         if "t_end_ns" in one:
             fresh.setdefault(one.get("again", 0), []).append(one)
-    gaps = [
+    gaps: list[float] = [
         (min(one["t_start_ns"] for one in runs) - max(one["t_end_ns"] for one in fresh[nth - 1])) / 1e9
         for nth, runs in fresh.items()
         if nth - 1 in fresh
