@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from seeded import seed
-from test_history import llmbench
+from seeded import llmbench, seed
 
 from pytest_llmbench.history import keys
 from pytest_llmbench.history.store import Store

@@ -20,7 +20,7 @@ def llmbench(bench_folder: Bench, *args: str) -> subprocess.CompletedProcess[str
         cwd=bench_folder.path,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=60,
         check=False,
     )
 

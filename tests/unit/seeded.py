@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.history.store import Store
@@ -51,3 +53,11 @@ def seed(
             if alter is not None:
                 alter(made)
             assert store.record(made, bench.path / ".llmbench" / "runs" / made["session"] / "card")
+
+
+def llmbench(bench: Bench, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command line in the folder, as a user calls it; a canary is a whole session with its re-measures."""
+    code = "import sys; from pytest_llmbench.cli.main import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], cwd=bench.path, capture_output=True, text=True, timeout=180, check=False
+    )

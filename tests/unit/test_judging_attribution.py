@@ -121,7 +121,7 @@ def test_queueing(tmp_path: Path) -> None:
 
 
 def test_what_was_not_recorded_explains_nothing(tmp_path: Path) -> None:
-    bare = {"run": 1, "error": None, "guard": "clean", "again": 0, "figures": [{"reasons": []}]}
+    bare: dict[str, Any] = {"run": 1, "error": None, "guard": "clean", "again": 0, "figures": [{"reasons": []}]}
     lines = judged(tmp_path, "decode_tok_s", (60.0, bare, None), (30.0, attempt_json(1), None))
     assert not any("explains" in line or "different" in line for line in lines)
 
