@@ -49,13 +49,17 @@ def of_cell(document: Mapping[str, Any], cell: str) -> Facts:
 
 
 def typical(sessions: Sequence[Facts]) -> Facts:
-    """The facts of several sessions as one, oldest first: medians of numbers, of everything else the last one known."""
+    """The facts of several sessions as one, oldest first: medians of numbers; of everything else what most had, of two the later."""
     found: Facts = {}
     for name in dict.fromkeys(name for one in sessions for name in one):
         known = [one[name] for one in sessions if name in one]
         numbers = [one for one in known if isinstance(one, int | float) and not isinstance(one, bool)]
-        found[name] = statistics.median(numbers) if len(numbers) == len(known) else known[-1]
+        found[name] = statistics.median(numbers) if len(numbers) == len(known) else _most(known)
     return found
+
+
+def _most(known: Sequence[Any]) -> Any:
+    return max(reversed(known), key=known.count)
 
 
 def _watched(attempts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
