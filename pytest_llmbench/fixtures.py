@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.records import CellSpec
     from pytest_llmbench.resume import Continue
     from pytest_llmbench.session import SetupRun
+    from pytest_llmbench.slowdown import Slowdown
     from pytest_llmbench.terminal import Terminal
     from pytest_llmbench.wishes import Gating
 
@@ -155,6 +156,29 @@ def _refuse_judged_probe(settings: Settings) -> None:
             )
 
 
+def _canary(settings: Settings) -> Slowdown | None:
+    """The slowdown to plant. Raises InputError for one that cannot be, and for what a canary is no use to."""
+    if settings.canary is None:
+        return None
+    from pytest_llmbench.slowdown import FLAG, Slowdown  # noqa: PLC0415
+
+    wishes = {
+        "--llmbench-probe": settings.probe or None,
+        "--llmbench-save": settings.save,
+        "--llmbench-autosave": settings.autosave or None,
+        "--llmbench-compare": settings.compare,
+        "--llmbench-resume": settings.resume,
+        "--llmbench-supplement": settings.supplement,
+        "--llmbench-accept": settings.accept,
+        "--llmbench-no-history": settings.no_history or None,
+    }
+    for flag, value in wishes.items():
+        if value is not None:
+            reason = f"a session that is slowed on purpose is judged by the history alone: {flag} has no use for it"
+            raise InputError(FLAG, settings.canary, reason, f"leave out {flag}")
+    return Slowdown.parse(settings.canary)
+
+
 def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
     """What can be refused before anything is collected. Raises InputError."""
     from pytest_llmbench import resume  # noqa: PLC0415
@@ -200,6 +224,7 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
         reason = "is a folder" if settings.model.is_dir() else "there is no such file"
         raise InputError("--llmbench-model", str(settings.model), reason, "name the model's .gguf file")
     _refuse_judged_probe(settings)
+    _canary(settings)
     wish = _continue(settings)
     if wish is not None:
         for loaded in cards:
@@ -370,6 +395,7 @@ class Setups:
                 probe=settings.probe,
                 go_on=_continue(settings),
                 gating=_gating(settings),
+                canary=_canary(settings),
             ),
             progress=terminal,
         )
@@ -420,6 +446,8 @@ class Setups:
                         machine_name=run.gate.machine_name,
                         problems=run.problems,
                         remeasured_s=run.remeasured_s,
+                        canary=run.wishes.canary.words if run.wishes.canary else None,
+                        last_canary=run.gate.last_canary(),
                         report=relative(run.folder / "report.json", base),
                     ),
                     judged[card_id],

@@ -8,9 +8,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import stats, verdict
-from pytest_llmbench.errors import LlmbenchError
+from pytest_llmbench.errors import InputError, LlmbenchError
+from pytest_llmbench.gate import facts
+from pytest_llmbench.gate.attribution import attribute
 from pytest_llmbench.gate.rule import RULE, decide
-from pytest_llmbench.history import keys
+from pytest_llmbench.history import canaries, keys
 from pytest_llmbench.marks import effect as effects
 from pytest_llmbench.marks import file as marks_file
 from pytest_llmbench.marks import propose
@@ -18,7 +20,7 @@ from pytest_llmbench.marks.evidence import FigureHistory
 from pytest_llmbench.outcomes import JudgedCell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_llmbench.figure_kinds import FigureKind
@@ -45,15 +47,17 @@ class Gate:
     judges by thresholds alone.
     """
 
-    def __init__(self, gating: Gating, storage: Path, card_id: str) -> None:
-        self._gating, self._storage, self._card_id = gating, storage, card_id
+    def __init__(self, gating: Gating, storage: Path, card_id: str, *, canary: bool = False) -> None:
+        self._gating, self._storage, self._card_id, self._canary = gating, storage, card_id, canary
         self._store: Store | None = None
         self._file: BaselineFile | None = None
         self._machine: Machine | None = None
         self._identity: Mapping[str, Any] | None = None
         self._environment: Mapping[str, Any] = {}
         self._rule = RULE
-        self._marks: Marks = marks_file.read(gating.marks) if gating.marks is not None else marks_file.Marks()
+        # A mark would excuse what a canary is to be caught by.
+        given = gating.marks if not canary else None
+        self._marks: Marks = marks_file.read(given) if given is not None else marks_file.Marks()
         self.baselines: dict[tuple[str, str], Baseline] = {}
         self._after: dict[tuple[str, str], Baseline] | None = None
         self.effects: dict[str, Effect] = {}
@@ -89,6 +93,28 @@ class Gate:
             self._file.refuse_other(identity, self._gating.baseline_file)
         source = self._file or self._store
         self.baselines = source.baselines_of(identity) if source is not None else {}
+        if self._canary and not self._judges:
+            most = max((len(one.values) for one in self.baselines.values()), default=0)
+            raise InputError(
+                "--llmbench-canary",
+                None,
+                f"no figure of {self._card_id} is judged here yet: its baselines have {most} sessions, "
+                f"{self._rule.least_sessions} are needed",
+                "measure the card as it is first, sessions at least half an hour apart",
+            )
+
+    @property
+    def _judges(self) -> bool:
+        return any(len(one.values) >= self._rule.least_sessions for one in self.baselines.values())
+
+    def last_canary(self) -> str | None:
+        """When a planted slowdown was last caught here, in one line; None where nothing is judged yet, and in a canary itself."""
+        if self._store is None or self._canary or not self._judges or self.machine_key is None:
+            return None
+        try:
+            return canaries.line(self._store.canaries(self._card_id, self.machine_key))
+        except LlmbenchError as exc:
+            return f"canary: not known: {exc}".partition("\n")[0]
 
     def terms(self) -> dict[str, Any]:
         """For the contract: the rule, and what every figure is to be compared with, fixed before the first request."""
@@ -152,8 +178,12 @@ class Gate:
         kinds: Sequence[FigureKind],
         thresholds: Mapping[str, verdict.Threshold],
         references: Mapping[str, verdict.Reference] | None,
+        seen: Callable[[], Mapping[str, Any]] | None = None,
     ) -> tuple[Verdict, ...]:
-        """The verdicts of a cell's figures."""
+        """The verdicts of a cell's figures.
+
+        seen: the cell as a report document has it, for what explains a regression.
+        """
         cell = result.spec.id
         judged = verdict.judge(
             result,
@@ -168,6 +198,8 @@ class Gate:
                 accept=self._gating.accept,
             ),
         )
+        if seen is not None and any(self._is_explained(one) for one in judged):
+            judged = self._explained(judged, seen())
         self.effects[cell] = effects.effect(
             self._marks.marks,
             card=self._card_id,
@@ -178,6 +210,27 @@ class Gate:
             today=_today(),
         )
         return judged
+
+    def _is_explained(self, one: Verdict) -> bool:
+        """Whether it fell below its baseline: what missed a limit alone has no before."""
+        return one.kind == "regressed" and one.interval is not None and (one.cell, one.figure) in self.baselines
+
+    def _explained(self, judged: Sequence[Verdict], document: Mapping[str, Any]) -> tuple[Verdict, ...]:
+        """Break down what regressed by what is known to differ from the baseline's sessions."""
+        if self._store is None or self._identity is None:
+            return tuple(judged)
+        found = []
+        for one in judged:
+            lines: tuple[str, ...] = ()
+            if self._is_explained(one) and one.reference and one.value:
+                sessions = self.baselines[one.cell, one.figure].sessions
+                key, machine = keys.cell_key(self._identity, one.cell), keys.machine_key(self._identity)
+                before = facts.typical(self._store.facts_of(key, machine, sessions))
+                if before:
+                    after = facts.of_cell(document, one.cell)
+                    lines = attribute(one.figure, one.reference, one.value, before, after).lines
+            found.append(replace(one, lines=(*one.lines, *lines)))
+        return tuple(found)
 
     def _why_no_baseline(self) -> tuple[str, ...]:
         source = self._file or self._store

@@ -92,6 +92,7 @@ class Settings:
     strict: bool = False
     accept: str | None = None
     verdict: Path | None = None
+    canary: str | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -113,6 +114,12 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="REASON",
         default=None,
         help="start new baselines with this session, and say why; its figures are not compared with the old ones",
+    )
+    group.addoption(
+        "--llmbench-canary",
+        metavar="WAY:SIZE",
+        default=None,
+        help="slow the server down on purpose, as in pause:10%%; labelled and kept apart (llmbench canary uses it)",
     )
     group.addoption(
         "--llmbench-runs", metavar="N", default=None, help="runs (rounds) of every cell, in place of the card's"
@@ -207,6 +214,7 @@ def read(config: pytest.Config) -> Settings | None:
         strict=_switch(config, "strict"),
         accept=_reason(config, "accept"),
         verdict=_path_of(config, "verdict"),
+        canary=config.getoption("--llmbench-canary"),
     )
 
 

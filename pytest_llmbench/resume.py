@@ -104,7 +104,7 @@ def find(storage: Path, card: str, wish: Continue) -> Path:
             if not (folder / "contract.json").exists():
                 continue  # killed before it promised anything
             one = read(folder)
-            if one.session in resumed or one.contract.get("probe"):
+            if one.session in resumed or one.contract.get("probe") or one.contract.get("canary"):
                 continue
             if wish.kind == "supplement" or one.unfinished:
                 return folder
@@ -191,6 +191,9 @@ def refuse_other(earlier: Earlier, terms: Mapping[str, Any], wish: Continue) -> 
     """Raise InputError with every difference, unless card, engine, weights, sampling, rules and machine are the same."""
     if earlier.contract.get("probe"):
         raise InputError(FLAGS[wish.kind], earlier.session, "is a probe, never a measurement", "name another run")
+    if earlier.contract.get("canary"):
+        reason = "is a canary: its server was slowed on purpose"
+        raise InputError(FLAGS[wish.kind], earlier.session, reason, "name another run")
     old: dict[str, Any] = {name: earlier.contract.get(name) for name in _SAME}
     new: dict[str, Any] = json.loads(json.dumps({name: terms.get(name) for name in _SAME}))
     _keep_common(old["request_fields"], new["request_fields"])

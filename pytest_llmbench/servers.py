@@ -33,7 +33,8 @@ class StartNumbered(Protocol):
 class Live:
     """A running server with its client, and what was already done on it.
 
-    changes: what it was started with in place of the card's arguments. busy: a request to it was given up.
+    changes: what it was started with in place of the card's arguments. busy: a request to it was given up. before_stop: to be
+    called before the server is stopped.
     """
 
     server: RunningServer
@@ -41,6 +42,7 @@ class Live:
     changes: Changes = ()
     warmed: set[str] = field(default_factory=set)
     busy: bool = False
+    before_stop: Callable[[], None] | None = None
 
     @property
     def context(self) -> int | None:
@@ -54,6 +56,8 @@ class Live:
         return found if isinstance(found, int) else None
 
     async def close(self) -> None:
+        if self.before_stop is not None:
+            self.before_stop()
         await self.client.aclose()  # first: a server with an open stream takes 30 s to stop
         await self.server.stop()
 
@@ -63,7 +67,8 @@ class Servers:
 
     factory starts a server; connect makes its client. prepare is awaited once, on the first server of the card as it
     stands, before its first request (the contract is written there); verify on every server. phase is told what happens.
-    first_start: the number of the first start; starts: how many there were, counted on from it.
+    first_start: the number of the first start; starts: how many there were, counted on from it. after_start: called with each
+    ready server's pid; what it returns is called before that server is stopped.
     """
 
     def __init__(
@@ -78,10 +83,12 @@ class Servers:
         memory: MemoryWatch,
         phase: Callable[[str], None],
         first_start: int = 1,
+        after_start: Callable[[int], Callable[[], None] | None] | None = None,
     ) -> None:
         self.memory, self.starts = memory, first_start - 1
         self._factory, self._connect, self._verify, self._prepare = factory, connect, verify, prepare
         self._journal, self._watch, self._phase = journal, watch, phase
+        self._after_start = after_start
         self._live: Live | None = None
         self._prepared = False
 
@@ -156,6 +163,8 @@ class Servers:
             if not self._prepared and not changes:
                 await self._prepare(live)
                 self._prepared = True
+            if self._after_start is not None:
+                live.before_stop = self._after_start(server.pid)
         except BaseException:
             await live.close()
             raise

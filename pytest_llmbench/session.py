@@ -17,6 +17,7 @@ from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
 from pytest_llmbench.engine.command import Arguments
+from pytest_llmbench.engine.launch import is_container
 from pytest_llmbench.errors import InputError, LlmbenchError, PromiseBrokenError
 from pytest_llmbench.files import now, write_json, write_text
 from pytest_llmbench.going_on import GoingOn
@@ -28,6 +29,7 @@ from pytest_llmbench.records import CellResult
 from pytest_llmbench.report import document, table
 from pytest_llmbench.runner import RetryPolicy, Runner, why_again
 from pytest_llmbench.servers import Servers
+from pytest_llmbench.slowdown import Planted
 from pytest_llmbench.watch.memory import WatchedMemory
 from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
@@ -91,8 +93,10 @@ class SetupRun:
         self._watch: Watch | None = None
         self._hopeless: LlmbenchError | None = None
         self._promised = False
+        self._gpus: list[str] = []
         self._impossible: dict[str, str] = {}
-        self.gate = Gate(wishes.gating, wishes.storage, card.id)
+        self.gate = Gate(wishes.gating, wishes.storage, card.id, canary=wishes.canary is not None)
+        self._planted = Planted(wishes.canary) if wishes.canary is not None else None
         self.remeasured_s = 0.0
         self._going_on: GoingOn | None = None
         self._bounds = sameness.bounds(card)
@@ -143,6 +147,7 @@ class SetupRun:
                 one.spec.id: one for one in self._going_on.searched(self.folder, self._journal, self.card.id)
             }
         self._prompts = request.PromptBook(self.card)
+        self._plant()
         self._progress.phase("starting the watch")
         self._watch = start_watch(
             self.folder, WatchSettings.of(self.card.watch.model_dump(mode="json")), env=dict(setup.spec.env)
@@ -150,7 +155,10 @@ class SetupRun:
         self.environment["watch"] = self._watch.facts
 
         async def start_server(start_number: int, changes: Changes) -> RunningServer:
-            changed = replace(setup, spec=replace(setup.spec, changes=changes))
+            spec = replace(setup.spec, changes=changes)
+            if (canary := self.wishes.canary) is not None:
+                spec = replace(spec, changes=(*changes, *canary.changes()), env=canary.environment(spec.env))
+            changed = replace(setup, spec=spec)
             return await changed.start(start_number, self.folder / f"server-{start_number}.log")
 
         servers = Servers(
@@ -163,6 +171,7 @@ class SetupRun:
             memory=WatchedMemory(self._watch, self.folder),
             phase=self._progress.phase,
             first_start=self._going_on.first_start if self._going_on else 1,
+            after_start=self._planted.on if self._planted is not None else None,
         )
         return Runner(
             card_id=self.card.id,
@@ -177,6 +186,17 @@ class SetupRun:
             warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
         )
+
+    def _plant(self) -> None:
+        """Refuse a canary that cannot be planted here before anything is started; set its limits."""
+        if (canary := self.wishes.canary) is None or self._planted is None:
+            return
+        with self._nothing_left():
+            canary.environment(tuple(self.card.server.env.items()))
+            if canary.way == "pause" and is_container(tuple(self.card.server.wrapper)):
+                reason = "a server in a container cannot be stopped from outside"
+                raise InputError("--llmbench-canary", canary.words, reason, "--llmbench-canary threads:N")
+        self._planted.limit(self._gpus)
 
     def _judged_figures(self) -> int:
         return sum(kind.gated and kind.direction != "none" for spec in self.cells for kind in PARTS[spec.part].kinds)
@@ -199,6 +219,7 @@ class SetupRun:
         here = machine.detect()
         self.environment |= {"machine": here.to_json(), "software": machine.software()}
         pairs = promises.require_gpus(self.card.hardware, here)
+        self._gpus = [gpu.uuid for _, gpu in pairs if gpu.uuid]
         self.environment["differs_from_card"] = promises.differences(self.card.hardware, here, pairs)
         self.environment["gpus_not_verified"] = promises.unverified(self.card.hardware)
         setup = from_card.resolve(
@@ -285,6 +306,7 @@ class SetupRun:
         compare = self.wishes.compare
         return self._sameness() | {
             "probe": self.wishes.probe,
+            "canary": self.wishes.canary.words if self.wishes.canary else None,
             "plan_changes": dict(self.wishes.plan_changes),
             "continues": self._going_on.to_json() if self._going_on else None,
             "tool": self.environment["software"],
@@ -390,11 +412,23 @@ class SetupRun:
             PARTS[result.spec.part].kinds,
             {name: verdict.Threshold(limit.floor, limit.target) for name, limit in limits.items()},
             references,
+            seen=lambda: self._seen(result),
         )
         self.verdicts[result.spec.id] = verdicts
         if self._journal is not None:
             self._journal.event("verdicts", cell=result.spec.id, verdicts=verdicts)
         return verdicts
+
+    def _seen(self, result: CellResult) -> dict[str, Any]:
+        """A cell as a report document has it, as far as ``gate.facts`` reads it."""
+        environment = self.environment | {"engine_log": self._engine_logs()}
+        return {
+            "cells": [{"id": result.spec.id, "attempts": [plain(one) for one in result.attempts]}],
+            "environment": environment,
+        }
+
+    def _engine_logs(self) -> dict[str, Any]:
+        return {path.name: _engine_log(path).to_json() for path in sorted(self.folder.glob("server-*.log"))}
 
     def message(self, result: CellResult) -> str:
         """Everything that a failing cell has to say; empty for one that passes."""
@@ -412,8 +446,13 @@ class SetupRun:
 
     async def stop(self) -> None:
         """Stop the server; nothing is left running."""
-        if self._runner is not None:
-            await self._runner.aclose()
+        try:
+            if self._runner is not None:
+                await self._runner.aclose()
+        finally:
+            if self._planted is not None:
+                self._planted.close()
+                self.problems += [one for one in self._planted.problems if one not in self.problems]
 
     def finish(self) -> document.Document:
         """Write report.json and table.md, and save what was asked for. Works after any kind of end."""
@@ -422,9 +461,7 @@ class SetupRun:
                 self.judge(result)
         if self._watch is not None:
             self.environment["quiet_check"] = self._watch.quiet()
-        self.environment["engine_log"] = {
-            path.name: _engine_log(path).to_json() for path in sorted(self.folder.glob("server-*.log"))
-        }
+        self.environment["engine_log"] = self._engine_logs()
         report = document.build(
             session=self.session,
             started=self._started,
@@ -437,6 +474,8 @@ class SetupRun:
             verdicts=self.verdicts,
             problems=self.problems,
             probe=self.wishes.probe,
+            canary=self._planted.to_json() if self._planted is not None else None,
+            last_canary=self.gate.last_canary(),
             plan_changes=self.wishes.plan_changes,
             continues=self._going_on.to_json() if self._going_on else None,
             replaced=self._going_on.replaced(self.card.id) if self._going_on else None,
@@ -483,6 +522,8 @@ class SetupRun:
 
     def close(self) -> None:
         """Close the journal; after the server has stopped, for that is written into it too."""
+        if self._planted is not None:
+            self._planted.close()
         self.gate.close()
         if self._watch is not None:
             self._watch.close()

@@ -109,6 +109,10 @@ class Terminal:
                     lines.append(f"{what} for {cell.id} of {card.card}: {proposal.lines[0]} (see: llmbench marks)")
             if card.remeasured_minutes:
                 lines.append(f"measured again on fresh servers: {card.remeasured_minutes:.1f} min")
+            if card.canary:
+                lines.append(f"this session was slowed on purpose: {card.canary}")
+            if card.last_canary:
+                lines.append(card.last_canary)
         failed = f"{found.category}, exit code {found.exit_code}" if found.category else "nothing failed"
         lines.append(f"verdict: {setups.verdict_path} ({failed})")
         for line in lines:

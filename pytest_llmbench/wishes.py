@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.resume import Continue
+    from pytest_llmbench.slowdown import Slowdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Gating:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the caller wants of a run beside the card."""
+    """What the caller wants of a run beside the card. canary: a slowdown to plant; the run is labelled and kept apart."""
 
     storage: Path
     compare: Comparison | None = None
@@ -55,3 +56,4 @@ class Wishes:
     probe: bool = False
     go_on: Continue | None = None
     gating: Gating = Gating()
+    canary: Slowdown | None = None

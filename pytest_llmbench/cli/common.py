@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_llmbench.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,3 +63,26 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 def number(value: float) -> str:
     """Four digits, as the session's own table has them."""
     return f"{value:,.{0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4}f}"
+
+
+def share(field: str, text: str) -> float:
+    """A percentage as a share: ``3%`` is 0.03. Raises InputError unless it lies between 0 and 100 %."""
+    try:
+        found = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        found = -1.0
+    if not 0 < found < 1:
+        raise InputError(field, text, "not a percentage between 0 and 100", f"{field} 3%")
+    return found
+
+
+def card_id(text: str) -> str:
+    """A card's id, given as it is or as the card's file. Raises InputError for a file that is no card."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        return text
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["id"]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise InputError("card", text, f"not a card: {exc}", "name a card's file, or its id") from None
+    return str(found)

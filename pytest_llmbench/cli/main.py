@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench import __version__
-from pytest_llmbench.cli import baseline, history, marks
+from pytest_llmbench.cli import baseline, canary, history, marks, resolve
 from pytest_llmbench.errors import LlmbenchError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-COMMANDS: tuple[Command, ...] = (history, baseline, marks)
+COMMANDS: tuple[Command, ...] = (history, baseline, marks, resolve, canary)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         one = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
         command.add_arguments(one)
         one.set_defaults(run=command.run)
-    args = parser.parse_args(argv)
+    args, rest = parser.parse_known_args(argv)
+    if rest and not getattr(args, "takes_the_rest", False):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.rest = rest
     try:
         code = args.run(args)
         sys.stdout.flush()

@@ -9,7 +9,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Facts = dict[str, Any]
 
@@ -46,6 +46,20 @@ def of_cell(document: Mapping[str, Any], cell: str) -> Facts:
                 **_attributes(environment),
             }
     raise KeyError(f"the report has no cell {cell!r}; it has {', '.join(e['id'] for e in document['cells'])}")
+
+
+def typical(sessions: Sequence[Facts]) -> Facts:
+    """The facts of several sessions as one, oldest first: medians of numbers; of everything else what most had, of two the later."""
+    found: Facts = {}
+    for name in dict.fromkeys(name for one in sessions for name in one):
+        known = [one[name] for one in sessions if name in one]
+        numbers = [one for one in known if isinstance(one, int | float) and not isinstance(one, bool)]
+        found[name] = statistics.median(numbers) if len(numbers) == len(known) else _most(known)
+    return found
+
+
+def _most(known: Sequence[Any]) -> Any:
+    return max(reversed(known), key=known.count)
 
 
 def _watched(attempts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_llmbench.errors import InputError
-from pytest_llmbench.history import keys
+from pytest_llmbench.gate import facts
+from pytest_llmbench.history import durations, keys
 from pytest_llmbench.records import CellStatus, Direction, VerdictKind  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class CellLine(_Model):
     """One promised cell. key: None where the session ended before it knew its machine and model.
 
     own: measured by this session for the first time; not taken over, mixed with, or in place of an earlier session's.
-    crashed: an attempt broke off and a later one of the same run was valid.
+    crashed: an attempt broke off and a later one of the same run was valid. facts: what was around its figures
+    (``gate.facts``). run_s: a run's median duration; start_s: what lies before a server's first run (a stop, a start, the warm-up),
+    where the cell was measured again, else what lay before the session's first.
     """
 
     cell: str
@@ -55,6 +58,9 @@ class CellLine(_Model):
     definition: dict[str, Any] | None = None
     own: bool = True
     crashed: bool = False
+    facts: dict[str, Any] | None = None
+    run_s: float | None = None
+    start_s: float | None = None
     figures: tuple[FigureLine, ...] = ()
 
     @property
@@ -63,7 +69,10 @@ class CellLine(_Model):
 
 
 class SessionEntry(_Model):
-    """One session of one card. folder: of its raw files. card: the card's identity without cells; machine: as in the key."""
+    """One session of one card. folder: of its raw files. card: the card's identity without cells; machine: as in the key.
+
+    canary: the slowdown that was planted in it, as in the document; such a session is kept apart.
+    """
 
     session: str
     card_id: str
@@ -81,6 +90,7 @@ class SessionEntry(_Model):
     machine_key: str | None = None
     machine: dict[str, Any] | None = None
     cells: tuple[CellLine, ...] = ()
+    canary: dict[str, Any] | None = None
 
     @property
     def order(self) -> tuple[str, str, str]:
@@ -145,11 +155,12 @@ def _of_document(document: Mapping[str, Any], folder: str) -> SessionEntry:
         card=keys.common_card(identity) if known else None,
         machine_key=keys.machine_key(identity) if known else None,
         machine=identity["machine"] if known else None,
-        cells=tuple(_cell(cell, document["session"], identity if known else None) for cell in document["cells"]),
+        cells=tuple(_cell(cell, document, identity if known else None) for cell in document["cells"]),
+        canary=document.get("canary"),
     )
 
 
-def _cell(cell: Mapping[str, Any], session: str, identity: Mapping[str, Any] | None) -> CellLine:
+def _cell(cell: Mapping[str, Any], document: Mapping[str, Any], identity: Mapping[str, Any] | None) -> CellLine:
     definition = identity["card"]["cells"].get(cell["id"]) if identity else None
     makers = tuple(cell.get("sessions") or ())
     return CellLine(
@@ -159,10 +170,20 @@ def _cell(cell: Mapping[str, Any], session: str, identity: Mapping[str, Any] | N
         reasons=tuple(cell["reasons"]),
         key=keys.cell_key(identity, cell["id"]) if identity is not None and definition is not None else None,
         definition=definition,
-        own=not cell.get("replaced") and makers in ((), (session,)),
+        own=not cell.get("replaced") and makers in ((), (document["session"],)),
         crashed=crashed(cell["attempts"]),
+        facts=_facts(document, cell),
+        run_s=durations.run_s(cell["attempts"]),
+        start_s=durations.start_s(cell["attempts"], document),
         figures=tuple(_figure(figure) for figure in cell["figures"]),
     )
+
+
+def _facts(document: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any] | None:
+    """None for a cell without attempts that say which server they were made on."""
+    attempts = cell["attempts"]
+    known = attempts and all("server_start" in one for one in attempts)
+    return facts.of_cell(document, cell["id"]) if known else None
 
 
 def crashed(attempts: Sequence[Mapping[str, Any]]) -> bool:

@@ -52,6 +52,14 @@ def entries(connection: Connection) -> Iterator[SessionEntry | Acceptance]:
             last = number
         done = len(batch) < _BATCH
     yield from (one for _, one in waiting)
+    yield from canaries(connection)
+
+
+def canaries(connection: Connection, *which: sa.ColumnElement[bool]) -> list[SessionEntry]:
+    """Sessions with a planted slowdown, oldest first."""
+    c = t.canaries.c
+    rows = connection.execute(sa.select(c.entry).where(*which).order_by(c.started, c.id)).scalars()
+    return [SessionEntry.model_validate(one) for one in rows]
 
 
 def _acceptances(connection: Connection) -> list[tuple[int, Acceptance]]:
@@ -79,7 +87,8 @@ def _acceptances(connection: Connection) -> list[tuple[int, Acceptance]]:
 
 def of_session(connection: Connection, session: str) -> list[SessionEntry]:
     """A session as it was recorded, one entry a card."""
-    return [one for _, one in _sessions(connection, t.sessions.c.session == session)]
+    found = [one for _, one in _sessions(connection, t.sessions.c.session == session)]
+    return [*found, *canaries(connection, t.canaries.c.session == session)]
 
 
 def _sessions(connection: Connection, which: sa.ColumnElement[bool]) -> Iterator[tuple[int, SessionEntry]]:
@@ -170,6 +179,9 @@ def _cells(connection: Connection, sessions: list[int]) -> dict[int, list[CellLi
                 definition=row.definition,
                 own=row.own,
                 crashed=row.crashed,
+                facts=row.facts,
+                run_s=row.run_s,
+                start_s=row.start_s,
                 figures=tuple(figures.get(row.id, ())),
             )
         )

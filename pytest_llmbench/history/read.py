@@ -69,6 +69,17 @@ class KeptBaseline:
     accepted_when: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """One usable session of a figure. runs: its own runs' values; again: medians on fresh servers; seconds as in CellLine."""
+
+    median: float
+    runs: tuple[float, ...]
+    again: tuple[float, ...]
+    run_s: float | None
+    start_s: float | None
+
+
 def baselines(connection: Connection, cell_keys: Sequence[str], machine_key: str) -> list[KeptBaseline]:
     """The current baselines of these cells on this machine, by cell and figure."""
     b, c, a, m = t.baselines.c, t.cells.c, t.acceptances.c, t.machines.c
@@ -266,6 +277,41 @@ def facts_of(connection: Connection, cell_keys: Sequence[str], machine_key: str)
         .where(c.key.in_(cell_keys), m.key == machine_key, b.current)
     )
     return {row.session: row.facts for row in rows}
+
+
+def cell_facts(
+    connection: Connection, cell_key: str, machine_key: str, sessions: Sequence[str]
+) -> list[dict[str, Any]]:
+    """What was around a cell's figures in these sessions, oldest first; those that kept nothing are left out."""
+    r, s, c, m = t.results.c, t.sessions.c, t.cells.c, t.machines.c
+    rows = connection.execute(
+        sa.select(r.facts)
+        .join_from(t.results, t.sessions, r.session == s.id)
+        .join(t.cells, r.cell == c.id)
+        .join(t.machines, r.machine == m.id)
+        .where(c.key == cell_key, m.key == machine_key, s.session.in_(sessions))
+        .order_by(r.started, r.id)
+    ).scalars()
+    return [one for one in rows if one]
+
+
+def tries(connection: Connection, cell_key: str, machine_key: str, figure: str, limit: int) -> list[Tries]:
+    """The last usable sessions of a figure, oldest first."""
+    r, f, c, m = t.results.c, t.figures.c, t.cells.c, t.machines.c
+    rows = connection.execute(
+        sa.select(f.median, f["values"].label("runs"), f.again, r.run_s, r.start_s)
+        .join_from(t.results, t.figures, f.result == r.id)
+        .join(t.cells, r.cell == c.id)
+        .join(t.machines, r.machine == m.id)
+        .where(c.key == cell_key, m.key == machine_key, f.name == figure, r.own)
+        .where(r.status.in_(rules.USABLE), f.median > 0)
+        .order_by(r.started.desc(), r.id.desc())
+        .limit(limit)
+    ).all()
+    return [
+        Tries(row.median, tuple(row.runs or ()), tuple(row.again or ()), row.run_s, row.start_s)
+        for row in reversed(rows)
+    ]
 
 
 def attributes_of(connection: Connection, cell_key: str, machine_key: str, figure: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 ``cards``, ``machines``, ``cells``, ``attributes``: what sessions share, each once, by the hash of its JSON.
 ``sessions`` → ``results`` (a cell of a session) → ``figures``: the index of the report documents.
+``canaries``: sessions with a planted slowdown, whole and apart; nothing else is made of them.
 ``baselines`` → ``members``: computed from them as they are recorded; members hold copies, so that nothing moves a pinned one.
 """
 
@@ -99,6 +100,9 @@ results = Table(
     Column("reasons", JSON(none_as_null=True)),
     Column("own", Boolean, nullable=False),
     Column("crashed", Boolean, nullable=False),
+    Column("facts", JSON(none_as_null=True)),
+    Column("run_s", Float),
+    Column("start_s", Float),
     Index(None, "cell", "machine", "own", "started"),
 )
 figures = Table(
@@ -164,4 +168,16 @@ members = Table(
     Column("started", String(32), nullable=False),
     Column("value", Float, nullable=False),
     Column("attributes", Integer, ForeignKey("attributes.id"), nullable=False),
+)
+canaries = Table(
+    "canaries",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("session", String(100), nullable=False),
+    Column("card_id", String(200), nullable=False),
+    Column("machine_key", String(64)),
+    Column("started", String(32), nullable=False),
+    Column("entry", JSON, nullable=False),
+    UniqueConstraint("session", "card_id"),
+    Index(None, "card_id", "machine_key", "started"),
 )

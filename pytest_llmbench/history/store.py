@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.gate.machine import Machine
     from pytest_llmbench.history.entry import SessionEntry
     from pytest_llmbench.history.exchange import Imported
-    from pytest_llmbench.history.read import KeptBaseline, SessionRow, Setup
+    from pytest_llmbench.history.read import KeptBaseline, SessionRow, Setup, Tries
     from pytest_llmbench.records import Baseline, Outcome
 
 
@@ -218,6 +218,22 @@ class Store:
         with connect.told(self._engine.url), self._engine.connect() as connection:
             before = read.attributes_of(connection, keys.cell_key(identity, cell), keys.machine_key(identity), figure)
         return keys.changes(before, keys.attributes(environment))
+
+    def facts_of(self, cell_key: str, machine_key: str, sessions: Sequence[str]) -> list[dict[str, Any]]:
+        """What was around a cell's figures in these sessions (``gate.facts``), oldest first."""
+        with connect.told(self._engine.url), self._engine.connect() as connection:
+            return read.cell_facts(connection, cell_key, machine_key, sessions)
+
+    def tries(self, cell_key: str, machine_key: str, figure: str, limit: int = 50) -> list[Tries]:
+        """The last usable sessions of a figure with their runs, fresh starts and durations, oldest first."""
+        with connect.told(self._engine.url), self._engine.connect() as connection:
+            return read.tries(connection, cell_key, machine_key, figure, limit)
+
+    def canaries(self, card_id: str, machine_key: str) -> list[SessionEntry]:
+        """The sessions of a card on a machine in which a slowdown was planted, oldest first."""
+        c = t.canaries.c
+        with connect.told(self._engine.url), self._engine.connect() as connection:
+            return exchange.canaries(connection, c.card_id == card_id, c.machine_key == machine_key)
 
     def sessions(self, limit: int = 20, card_id: str | None = None) -> list[SessionRow]:
         """The last sessions, newest first."""

@@ -27,6 +27,8 @@ def add(connection: Connection, entry: SessionEntry) -> bool:
     known = sa.select(s.id).where(s.session == entry.session, s.card_id == entry.card_id)
     if connection.execute(known).first() is not None:
         return False
+    if entry.canary is not None:
+        return _add_canary(connection, entry)
     card = _shared(connection, t.cards, entry.card_key, identity=entry.card)
     machine = _shared(connection, t.machines, entry.machine_key, identity=entry.machine)
     facts = _shared(connection, t.attributes, keys.digest(entry.attributes), facts=entry.attributes)
@@ -64,6 +66,9 @@ def add(connection: Connection, entry: SessionEntry) -> bool:
             reasons=list(line.reasons) or None,
             own=line.own,
             crashed=line.crashed,
+            facts=line.facts,
+            run_s=line.run_s,
+            start_s=line.start_s,
         )
         if line.figures:
             connection.execute(sa.insert(t.figures), [figure_row(result, figure) for figure in line.figures])
@@ -72,6 +77,24 @@ def add(connection: Connection, entry: SessionEntry) -> bool:
             admitted += [(cell, figure) for figure in figures if _may_enter(line, figure)]
     if machine is not None:
         _collect(connection, machine, entry, facts, admitted)
+    return True
+
+
+def _add_canary(connection: Connection, entry: SessionEntry) -> bool:
+    """A session with a planted slowdown: whole, and apart from those that baselines and marks are made of."""
+    c = t.canaries.c
+    known = sa.select(c.id).where(c.session == entry.session, c.card_id == entry.card_id)
+    if connection.execute(known).first() is not None:
+        return False
+    _insert(
+        connection,
+        t.canaries,
+        session=entry.session,
+        card_id=entry.card_id,
+        machine_key=entry.machine_key,
+        started=entry.started,
+        entry=entry.model_dump(mode="json"),
+    )
     return True
 
 

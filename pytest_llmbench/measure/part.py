@@ -167,7 +167,13 @@ class SingleRequestPart(SharedServer):
 def details_of(one: Sent) -> dict[str, Any]:
     """What is kept of a request beside its figures."""
     answer = one.answer
-    return {
+    timings = answer.timings
+    drafts = (
+        {"draft_n": timings.draft_n, "draft_n_accepted": timings.draft_n_accepted}
+        if timings is not None and timings.draft_n is not None
+        else {}
+    )
+    return drafts | {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
         "cached_tokens": answer.cached_tokens,

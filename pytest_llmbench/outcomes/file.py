@@ -119,6 +119,10 @@ class CardVerdict(_Model):
     cells: tuple[CellVerdict, ...]
     problems: tuple[str, ...] = Field(description="what kept the run from starting or ending as promised")
     remeasured_minutes: float = Field(description="spent on fresh servers before a verdict")
+    canary: str | None = Field(default=None, description="the slowdown that was planted in this session on purpose")
+    last_canary: str | None = Field(
+        default=None, description="when a planted slowdown was last caught here; null without a baseline that judges"
+    )
     report: str | None = Field(description="the report, relative to this file")
 
 
@@ -145,6 +149,8 @@ def card_verdict(
     machine_name: str | None = None,
     problems: Sequence[str] = (),
     remeasured_s: float = 0.0,
+    canary: str | None = None,
+    last_canary: str | None = None,
     report: str | None = None,
     gates_at: int = 5,
 ) -> CardVerdict:
@@ -158,6 +164,8 @@ def card_verdict(
         cells=tuple(_cell(cell, gates_at) for cell in cells),
         problems=tuple(problems),
         remeasured_minutes=round(remeasured_s / 60, 2),
+        canary=canary,
+        last_canary=last_canary,
         report=report,
     )
 

@@ -109,6 +109,13 @@ class Document(_Model):
     finished: str
     complete: bool = Field(description="every promised cell is measured, or not possible on this machine (unsupported)")
     probe: bool = Field(default=False, description="a trial run: never a measurement, never compared with or saved")
+    canary: dict[str, Any] | None = Field(
+        default=None,
+        description="the slowdown that was planted in this session on purpose; it is kept apart from all others",
+    )
+    last_canary: str | None = Field(
+        default=None, description="when a planted slowdown was last caught here; null without a baseline that judges"
+    )
     plan_changes: dict[str, Any] = Field(
         default_factory=dict, description="what the command line changed in the card's plan, by flag"
     )
@@ -142,6 +149,8 @@ def build(
     parts: Mapping[str, PartFigures],
     base: Path,
     probe: bool = False,
+    canary: Mapping[str, Any] | None = None,
+    last_canary: str | None = None,
     plan_changes: Mapping[str, Any] | None = None,
     continues: Mapping[str, Any] | None = None,
     replaced: Mapping[str, Mapping[str, Any]] | None = None,
@@ -179,6 +188,8 @@ def build(
         finished=finished,
         complete=all(cell.status in {"measured", "unsupported"} for cell in cells),
         probe=probe,
+        canary=dict(canary) if canary else None,
+        last_canary=last_canary,
         plan_changes=dict(plan_changes or {}),
         continues=dict(continues) if continues else None,
         card=dict(card),

@@ -72,6 +72,8 @@ def _one_line(text: str) -> str:
 def _kind(document: Document) -> list[str]:
     """What kind of run this is, where it is not a whole session of its own with the card's plan."""
     lines = ["**Probe: a trial run, not a measurement.**"] if document.probe else []
+    if document.canary:
+        lines.append(f"**Canary: the server was slowed on purpose, {document.canary['words']}. Not a measurement.**")
     if document.plan_changes:
         said = [
             f if v is True else f"{f} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}"

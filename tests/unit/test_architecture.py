@@ -38,7 +38,7 @@ STREET: dict[str, frozenset[str]] = {
         "history": "errors records files verdict gate",
         "marks": "errors records files card",
         "outcomes": "errors records",
-        "cli": "errors records files history marks gate",
+        "cli": "errors records files history marks gate slowdown",
         "report": "errors records files figure_kinds journal contract stats verdict",
         "fit_search": "records stats",
         "resume": "errors records journal fit_search",
@@ -47,15 +47,16 @@ STREET: dict[str, frozenset[str]] = {
         "verify": "errors records journal contract client measure stats",
         "servers": "errors records journal engine client watch",
         "runner": "errors records files figure_kinds journal contract engine client prompts measure watch stats servers",
-        "wishes": "resume",
+        "wishes": "resume slowdown",
+        "slowdown": "errors",
         "judging": "errors records files figure_kinds stats verdict gate history marks outcomes sameness wishes",
         "sameness": "records journal machine card prompts measure history resume runner",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness",
+        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness slowdown",
         "bench": "errors records files card client report runner session wishes marks",
         "marking": "records machine card history marks sameness",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume bench wishes marks marking outcomes sameness",
+        "watch engine figure_kinds resume bench wishes marks marking outcomes sameness slowdown",
     }.items()
 }
 ROOM_OF = {

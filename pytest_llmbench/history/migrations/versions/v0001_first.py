@@ -128,6 +128,9 @@ def upgrade() -> None:
         sa.Column("reasons", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("own", sa.Boolean(), nullable=False),
         sa.Column("crashed", sa.Boolean(), nullable=False),
+        sa.Column("facts", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("run_s", sa.Float(), nullable=True),
+        sa.Column("start_s", sa.Float(), nullable=True),
         sa.ForeignKeyConstraint(["cell"], ["cells.id"], name="fk_results_cell"),
         sa.ForeignKeyConstraint(["machine"], ["machines.id"], name="fk_results_machine"),
         sa.ForeignKeyConstraint(["session"], ["sessions.id"], name="fk_results_session"),
@@ -170,4 +173,18 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["attributes"], ["attributes.id"], name="fk_members_attributes"),
         sa.ForeignKeyConstraint(["baseline"], ["baselines.id"], name="fk_members_baseline"),
         sa.PrimaryKeyConstraint("baseline", "position", name="pk_members"),
+    )
+    op.create_table(
+        "canaries",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("session", sa.String(length=100), nullable=False),
+        sa.Column("card_id", sa.String(length=200), nullable=False),
+        sa.Column("machine_key", sa.String(length=64), nullable=True),
+        sa.Column("started", sa.String(length=32), nullable=False),
+        sa.Column("entry", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_canaries"),
+        sa.UniqueConstraint("session", "card_id", name="uq_canaries_session_card_id"),
+    )
+    op.create_index(
+        "ix_canaries_card_id_machine_key_started", "canaries", ["card_id", "machine_key", "started"], unique=False
     )
