@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.resume import Continue
     from pytest_llmbench.session import SetupRun
     from pytest_llmbench.terminal import Terminal
-    from pytest_llmbench.wishes import Gating
+    from pytest_llmbench.wishes import ControlWish, Gating
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 CARDS: pytest.StashKey[tuple[LoadedCard, ...]] = pytest.StashKey()
@@ -36,11 +36,12 @@ TERMINAL: pytest.StashKey[Terminal] = pytest.StashKey()
 
 @dataclass(frozen=True)
 class LoadedCard:
-    """A card with where it came from and the cells of its plan."""
+    """A card with where it came from, the cells of its plan, and the control that runs beside it."""
 
     path: Path
     card: SetupCard
     cells: tuple[CellSpec, ...]
+    control: ControlWish | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,10 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
 
     changes = _changes(settings)
     cards = [changed(SetupCard.load(path), changes) for path in settings.setups]
-    loaded = [LoadedCard(path, card, plan.cells(card)) for path, card in zip(settings.setups, cards, strict=True)]
+    loaded = [
+        LoadedCard(path, card, plan.cells(card), _control(settings, path, card))
+        for path, card in zip(settings.setups, cards, strict=True)
+    ]
     ids = [card.id for card in cards]
     for one in loaded:
         if ids.count(one.card.id) > 1:
@@ -76,6 +80,20 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
                 "--setup", str(one.path), f"two cards with the id {one.card.id!r}", "give each card its own id"
             )
     return tuple(loaded)
+
+
+def _control(settings: Settings, path: Path, card: SetupCard) -> ControlWish | None:
+    """The control that the flag or the card names. Raises CardError, InputError."""
+    named = settings.control or (path.parent / card.control.card if card.control is not None else None)
+    if named is None or settings.no_control or settings.probe:
+        return None
+    from pytest_llmbench.card import SetupCard  # noqa: PLC0415
+    from pytest_llmbench.wishes import ControlWish  # noqa: PLC0415
+
+    control = SetupCard.load(named)
+    if control.id == card.id:
+        raise InputError("control", control.id, "is the setup's own id", "give the control's card its own id")
+    return ControlWish(control, card.control.resident if card.control is not None else True)
 
 
 def part_names() -> tuple[str, ...]:
@@ -192,6 +210,10 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
         for loaded in cards:
             saved.load(settings.storage, settings.compare, loaded.card.id)
     _check_gate(settings)
+    for control in filter(None, (loaded.control for loaded in cards)):
+        from pytest_llmbench.control import turn_of  # noqa: PLC0415
+
+        turn_of(control.card)
 
 
 def _check_gate(settings: Settings) -> None:
@@ -349,6 +371,7 @@ class Setups:
                 probe=settings.probe,
                 go_on=_continue(settings),
                 gating=_gating(settings),
+                control=loaded.control,
             ),
             progress=terminal,
         )
@@ -400,6 +423,7 @@ class Setups:
                         problems=run.problems,
                         remeasured_s=run.remeasured_s,
                         report=relative(run.folder / "report.json", base),
+                        control=run.control_facts(),
                     ),
                     judged[card_id],
                 )

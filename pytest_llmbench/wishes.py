@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_llmbench.card import SetupCard
     from pytest_llmbench.resume import Continue
 
 
@@ -40,6 +41,14 @@ class Gating:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlWish:
+    """The control to run beside a setup. resident: its server stays up beside the setup's."""
+
+    card: SetupCard
+    resident: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Wishes:
     """What the caller wants of a run beside the card."""
 
@@ -55,3 +64,4 @@ class Wishes:
     probe: bool = False
     go_on: Continue | None = None
     gating: Gating = Gating()
+    control: ControlWish | None = None
