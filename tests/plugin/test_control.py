@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import alembic.command  # noqa: F401 - before a session in this process would load it and throw it away again
 import jsonschema
 import pytest
 from bench_folder import SUITES
@@ -292,6 +293,9 @@ def test_a_resumed_session_keeps_what_the_control_gave(bench_folder: Bench) -> N
         (decode,) = (f for f in cell["figures"] if f["name"] == "decode_tok_s")
         assert decode["control"]["median"] > 0
     assert report["control"]["turns"] == 1
+    found = [check for check in verify.check(last) if "the control's" in check.figure]
+    assert len(found) == 6
+    assert all(check.matches for check in found)
 
 
 @pytest.mark.parametrize(
