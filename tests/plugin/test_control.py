@@ -65,6 +65,7 @@ def altered(document: dict[str, Any], nth: int, factor: float, beside: float | N
     for name in ("started", "finished"):
         new[name] = (datetime.fromisoformat(document[name]) - back).isoformat()
     for cell in new["cells"]:
+        cell["sessions"] = [new["session"]]
         for figure in cell["figures"]:
             by = factor if figure["name"] != "ttft_ms" else 1 / factor
             figure["median"] = figure["median"] and figure["median"] * by
