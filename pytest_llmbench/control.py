@@ -43,7 +43,7 @@ def turn_of(card: SetupCard) -> CellSpec:
         "control",
         card.id,
         f"no cell of this card gives {', '.join(FIGURES)} in one request",
-        'put "context" into its plan, with one small depth: {"parts": ["context"], "context": {"depths": [512]}}',
+        'put "context" into its plan, with one small depth: {"parts": ["context"], "context": {"depths": [1536], "prompts": ["code"]}}',
     )
 
 
