@@ -189,7 +189,7 @@ class Quiet:
         """The setup's own progress says what stays."""
 
     def run_started(self, spec: CellSpec, run: int, attempt: int, reason: str, client: LlmClient) -> None:  # noqa: ARG002 - a Progress
-        self._phase(f"control's turn {run}")
+        self._phase(f"the control's turn {run}" if run else "the control's warm-up")
 
     def run_finished(self, spec: CellSpec, attempt: Attempt) -> None:
         """Nothing stays of a turn on the screen."""
