@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.session import SetupRun
     from pytest_llmbench.slowdown import Slowdown
     from pytest_llmbench.terminal import Terminal
-    from pytest_llmbench.wishes import Gating
+    from pytest_llmbench.wishes import ControlWish, Gating
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 CARDS: pytest.StashKey[tuple[LoadedCard, ...]] = pytest.StashKey()
@@ -39,11 +39,12 @@ TERMINAL: pytest.StashKey[Terminal] = pytest.StashKey()
 
 @dataclass(frozen=True)
 class LoadedCard:
-    """A card with where it came from and the cells of its plan."""
+    """A card with where it came from, the cells of its plan, and the control that runs beside it."""
 
     path: Path
     card: SetupCard
     cells: tuple[CellSpec, ...]
+    control: ControlWish | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,10 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
 
     changes = _changes(settings)
     cards = [changed(SetupCard.load(path), changes) for path in settings.setups]
-    loaded = [LoadedCard(path, card, plan.cells(card)) for path, card in zip(settings.setups, cards, strict=True)]
+    loaded = [
+        LoadedCard(path, card, plan.cells(card), _control(settings, path, card))
+        for path, card in zip(settings.setups, cards, strict=True)
+    ]
     ids = [card.id for card in cards]
     for one in loaded:
         if ids.count(one.card.id) > 1:
@@ -93,6 +97,20 @@ def marker_names() -> Mapping[str, str]:
     from pytest_llmbench.marking import MARKERS  # noqa: PLC0415
 
     return MARKERS
+
+
+def _control(settings: Settings, path: Path, card: SetupCard) -> ControlWish | None:
+    """The control that the flag or the card names. Raises CardError, InputError."""
+    named = settings.control or (path.parent / card.control.card if card.control is not None else None)
+    if named is None or settings.no_control or settings.probe:
+        return None
+    from pytest_llmbench.card import SetupCard  # noqa: PLC0415
+    from pytest_llmbench.wishes import ControlWish  # noqa: PLC0415
+
+    control = SetupCard.load(named)
+    if control.id == card.id:
+        raise InputError("control", control.id, "is the setup's own id", "give the control's card its own id")
+    return ControlWish(control, card.control.resident if card.control is not None else True)
 
 
 def part_names() -> tuple[str, ...]:
@@ -233,6 +251,10 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
         for loaded in cards:
             saved.load(settings.storage, settings.compare, loaded.card.id)
     _check_gate(settings)
+    for control in filter(None, (loaded.control for loaded in cards)):
+        from pytest_llmbench.control import turn_of  # noqa: PLC0415
+
+        turn_of(control.card)
 
 
 def _check_gate(settings: Settings) -> None:
@@ -396,6 +418,7 @@ class Setups:
                 go_on=_continue(settings),
                 gating=_gating(settings),
                 canary=_canary(settings),
+                control=loaded.control,
             ),
             progress=terminal,
         )
@@ -449,6 +472,7 @@ class Setups:
                         canary=run.wishes.canary.words if run.wishes.canary else None,
                         last_canary=run.gate.last_canary(),
                         report=relative(run.folder / "report.json", base),
+                        control=run.control_facts(),
                     ),
                     judged[card_id],
                 )

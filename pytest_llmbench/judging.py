@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import stats, verdict
+from pytest_llmbench.control_gate import ControlGate, machine_words
 from pytest_llmbench.errors import InputError, LlmbenchError
 from pytest_llmbench.gate import facts
 from pytest_llmbench.gate.attribution import attribute
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pytest_llmbench.control_gate import Level
     from pytest_llmbench.figure_kinds import FigureKind
     from pytest_llmbench.gate.decision import Decision
     from pytest_llmbench.gate.machine import Machine
@@ -31,13 +33,14 @@ if TYPE_CHECKING:
     from pytest_llmbench.marks.effect import Effect
     from pytest_llmbench.marks.file import Marks
     from pytest_llmbench.marks.propose import Proposal
-    from pytest_llmbench.records import Baseline, CellResult, Verdict
+    from pytest_llmbench.records import Baseline, CellResult, ControlSeen, Verdict
     from pytest_llmbench.wishes import Gating
 
 # As many sessions as tell how far the machine moves; more would ask about another season.
 MACHINE_SESSIONS = 30
 # Enough for ten usable sessions among disturbed ones.
 OUTCOMES = 50
+_MOVED = frozenset({"regressed", "improved", "inconclusive", "machine changed"})
 
 
 class Gate:
@@ -61,6 +64,9 @@ class Gate:
         self.baselines: dict[tuple[str, str], Baseline] = {}
         self._after: dict[tuple[str, str], Baseline] | None = None
         self.effects: dict[str, Effect] = {}
+        self.control: ControlGate | None = None
+        self.no_control: str | None = None
+        self._level: dict[tuple[str, str], Baseline] = {}
 
     @property
     def most_again(self) -> int:
@@ -116,6 +122,44 @@ class Gate:
         except LlmbenchError as exc:
             return f"canary: not known: {exc}".partition("\n")[0]
 
+    def use_control(
+        self,
+        key: str,
+        identity: Mapping[str, Any],
+        figures: Mapping[str, Sequence[FigureKind]],
+        *,
+        same: bool,
+    ) -> bool:
+        """Read what the control is worth for these figures of each cell; whether it is to run in this session.
+
+        identity: the control's own. Without a history there is nothing to judge it by.
+        """
+        if self._store is None or self._identity is None:
+            self.no_control = "no control: it needs a history, by which it is judged"
+            return False
+        if self._file is not None:
+            self.no_control = "no control: the baselines are those of a file, which holds no control"
+            return False
+        found = ControlGate(self._store, self._identity, self.baselines, figures, key=key, same=same)
+        if found.role == "rests":
+            self.no_control = found.why
+            return False
+        self.control, self._level = found, self._store.baselines_of(identity)
+        return True
+
+    def control_seen(self, result: CellResult) -> dict[str, ControlSeen]:
+        """What the control gave beside each figure of a cell."""
+        if self.control is None:
+            return {}
+        found = ((one.name, self.control.seen(result, one.name)) for one in result.summaries)
+        return {name: seen for name, seen in found if seen is not None}
+
+    def control_level(self, turns: CellResult) -> Level | None:
+        """What the control's own level says of the machine; None while it is on trial."""
+        if self.control is None or self.control.role != "judges":
+            return None
+        return self.control.level(turns, self._level, self._rule)
+
     def terms(self) -> dict[str, Any]:
         """For the contract: the rule, and what every figure is to be compared with, fixed before the first request."""
         return {
@@ -125,6 +169,7 @@ class Gate:
             "strict": self._gating.strict,
             "accept": self._gating.accept,
             "machine": asdict(self._machine) if self._machine is not None else None,
+            "control": None if self.control is None else {"role": self.control.role, "why": self.control.why},
             "baselines": {
                 f"{cell} {figure}": asdict(baseline) for (cell, figure), baseline in sorted(self.baselines.items())
             },
@@ -148,10 +193,25 @@ class Gate:
         baseline = self.baselines.get((result.spec.id, figure))
         again = stats.again_medians(result.attempts, figure)
         left = max(0, self.most_again - made)
-        found = decide(value, again, baseline, direction, self._rule, left, machine=self._machine)
+        found = self._with_control(result, figure, value, again, baseline, direction, left)
         if found.kind == "measure again" and found.side == "better" and not self._is_worth_it(found):
-            return decide(value, again, baseline, direction, self._rule, 0, machine=self._machine)
+            return self._with_control(result, figure, value, again, baseline, direction, 0)
         return found
+
+    def _with_control(
+        self,
+        result: CellResult,
+        figure: str,
+        value: float,
+        again: Sequence[float],
+        baseline: Baseline | None,
+        direction: Any,
+        left: int,
+    ) -> Decision:
+        raw = decide(value, again, baseline, direction, self._rule, left, machine=self._machine)
+        if self.control is None:
+            return raw
+        return self.control.decide(result, figure, value, raw, self._rule, left, self._machine)
 
     def _is_worth_it(self, found: Decision) -> bool:
         """Whether good news is far enough off to start servers for: as far as a dip. Else it would cost minutes a session."""
@@ -242,10 +302,13 @@ class Gate:
         """What a failure's message says beside the numbers: the machine, and what changed since the baseline."""
         if any(one.kind == "no baseline" and one.failed for one in verdicts):
             return list(self._why_no_baseline())
-        moved = [one for one in verdicts if one.kind in {"regressed", "improved", "inconclusive"} and one.interval]
+        moved = [one for one in verdicts if one.kind in _MOVED and one.interval]
         if not moved:
             return []
         lines = [machine] if (machine := verdict.machine_line(result)) else []
+        if words := machine_words(moved[0].control):
+            watched = [line.removeprefix("machine: ") for line in lines]
+            lines = [f"machine: {', '.join([words, *watched])}"]
         source = self._file or self._store
         if source is not None and self._identity is not None:
             changed = source.changed_since(self._identity, result.spec.id, moved[0].figure, self._environment)
@@ -253,6 +316,16 @@ class Gate:
         return lines
 
     # ---- the whole run ----
+
+    def remember_control(self, document: Mapping[str, Any], folder: Path) -> list[str]:
+        """Keep the control's own session: its level has a baseline like any figure; what could not be done, in words."""
+        if self._store is None or self.control is None:
+            return []
+        try:
+            self._store.record(document, folder)
+        except LlmbenchError as exc:
+            return [f"the control is not remembered: {exc}"]
+        return []
 
     def remember(self, document: Mapping[str, Any], folder: Path) -> list[str]:
         """Keep the run in the history, start new baselines where that was asked for; what could not be done, in words.

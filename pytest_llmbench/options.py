@@ -35,6 +35,11 @@ _VALUES: tuple[tuple[str, str, str], ...] = (
         "the reviewed file of slow and flaky marks (default: llmbench-marks.json in pytest's root folder)",
     ),
     ("remeasure", "N", "measure a suspect cell again on at most N fresh servers before it is judged; 0: never"),
+    (
+        "control",
+        "CARD",
+        "run this card's server as the control, in turns with the setup's runs; off: none, whatever the card says",
+    ),
     ("verdict", "PATH", "also write the verdict file to this path"),
     ("ready-timeout", "SECONDS", "how long a server may load before it counts as failed (default: 600)"),
     ("silence-timeout", "SECONDS", "how long a request may be silent before it counts as hung (default: 1800)"),
@@ -56,6 +61,7 @@ _MOST_SECONDS = 7 * 24 * 3600
 _COMPARE_FAIL = "compare-fail"
 DEFAULT_TOLERANCE = 0.10
 MOST_AGAIN = 20
+_OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,8 @@ class Settings:
     accept: str | None = None
     verdict: Path | None = None
     canary: str | None = None
+    control: Path | None = None
+    no_control: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -215,6 +223,8 @@ def read(config: pytest.Config) -> Settings | None:
         accept=_reason(config, "accept"),
         verdict=_path_of(config, "verdict"),
         canary=config.getoption("--llmbench-canary"),
+        control=None if _value(config, "control") == _OFF else _path_of(config, "control"),
+        no_control=_value(config, "control") == _OFF,
     )
 
 

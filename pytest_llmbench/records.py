@@ -239,13 +239,40 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlSeen:
+    """What the control says beside one figure. figure: the control's own that it is held against.
+
+    median: the control's over the runs that count, again: on each fresh server of the setup; in the control's unit. key: which
+    control on which build. used: the verdict is of the figure without the machine. why: why it is used, or is not. beta, raw,
+    residual: how much of the control's change is taken out, and the spread (sd of logs) without and with it, out of
+    sample. sessions: that have both. change: of the control against its own baseline, a share; word: what the rule says of
+    it. resolves_without: what the figure would resolve without it. said: what it makes of the verdict, in words.
+    """
+
+    figure: str
+    median: float | None
+    key: str
+    again: tuple[float, ...] = ()
+    used: bool = False
+    why: str = ""
+    beta: float | None = None
+    raw: float | None = None
+    residual: float | None = None
+    sessions: int = 0
+    change: float | None = None
+    word: str | None = None
+    resolves_without: float | None = None
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What a figure's number says (METHOD: "verdict"). lines: the explanation, most important first.
 
     reference, change (share of the reference; negative = the number is smaller) and interval (95 %, of the change) are of
     the baseline, or of the missed threshold. resolves: the smallest worsening, as a share, that this figure can show here and
     now. sigma: the standard deviation of log session medians that was used. again: the medians on fresh servers. dip: it
-    was suspect, and another start cleared it. clear: within the line that clears a suspect.
+    was suspect, and another start cleared it. clear: within the line that clears a suspect. control: what the control says of it.
     """
 
     cell: str
@@ -262,6 +289,7 @@ class Verdict:
     again: tuple[float, ...] = ()
     dip: bool = False
     clear: bool | None = None
+    control: ControlSeen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +297,7 @@ class Outcome:
     """One figure of one cell in one earlier session, as the history keeps it; what marks are proposed from.
 
     usable: complete, valid and not disturbed. values: the session's own runs. crashed: an attempt broke off and a later
-    one was valid. The rest as in ``Verdict``.
+    one was valid. control: the median of the control's figure beside it; control_key: of which control. The rest as in ``Verdict``.
     """
 
     session: str
@@ -285,3 +313,5 @@ class Outcome:
     sigma: float | None = None
     dip: bool = False
     clear: bool | None = None
+    control: float | None = None
+    control_key: str | None = None

@@ -308,6 +308,10 @@ def copy_records(earlier: Earlier, attempts: Iterable[Attempt], folder: Path) ->
             lines = [r for r in records if (r.get("again", 0), r["run"], r["attempt"]) in keys]
             text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
             (folder / name).write_text(text, encoding="utf-8")
+    for place in earlier.folder.glob("control*"):  # what stood beside them, under its own session's name
+        name = f"control-{earlier.session}" if place.name == "control" else place.name
+        if place.is_dir():
+            shutil.copytree(place, folder / name)
     for name in others:
         if (earlier.folder / name).exists():
             shutil.copyfile(earlier.folder / name, folder / name)

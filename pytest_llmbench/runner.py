@@ -55,6 +55,14 @@ class PromptSource(Protocol):
     async def __call__(self, spec: CellSpec, run: int, attempt: int, request: int, client: LlmClient) -> Prompt: ...
 
 
+class Interleave(Protocol):
+    """Awaited before each attempt of a run that is not cold, with the setup's server idle: the control's turn."""
+
+    async def __call__(self) -> Mapping[str, Any]:
+        """What it gave, kept as the attempt's ``details["control"]``."""
+        ...
+
+
 class Progress(Protocol):
     """Told what happens, so that a person sees it. Must return at once."""
 
@@ -72,7 +80,7 @@ class Runner:
     """Measures cells of one setup.
 
     prompts builds what is sent; body turns a prompt into a request. One server serves all parts that take the card's
-    arguments as they are. context_asked: tokens that one request of a cell should be able to use.
+    arguments as they are. interleave: what takes turns with this setup's runs. context_asked: tokens that one request of a cell should be able to use.
     """
 
     def __init__(
@@ -89,11 +97,13 @@ class Runner:
         retry: RetryPolicy,
         warm_ups: Mapping[str, CellSpec],
         context_asked: Callable[[CellSpec], int | None],
+        interleave: Interleave | None = None,
     ) -> None:
         self.card_id, self.servers, self.journal, self.bounds = card_id, servers, journal, bounds
         self._prompts, self._body = prompts, body
         self._watch, self._progress, self._retry = watch, progress, retry
         self._warm_ups, self._context_asked = warm_ups, context_asked
+        self._interleave = interleave
         self._measuring: asyncio.Task[Any] | None = None
 
     async def aclose(self) -> None:
@@ -200,8 +210,10 @@ class Runner:
             live = await self.servers.live()
             broken = await self._warm_up(live, spec)
             if broken is None:
+                beside = {"control": dict(await self._interleave())} if self._interleave is not None else {}
                 self._progress.run_started(spec, run, number, reason, live.client)
                 attempt = await self._send(live, spec, run, number, reason, again)
+                attempt = replace(attempt, details=attempt.details | beside)
             else:  # the server did not survive it: this attempt is over before it began
                 attempt = replace(broken, cell=spec.id, run=run, number=number, reason=reason, again=again)
         self.journal.event("attempt", attempt=attempt)

@@ -62,13 +62,25 @@ class Live:
         await self.server.stop()
 
 
+class Neighbour(Protocol):
+    """Another server that shares the machine with this setup's: the control."""
+
+    async def before_start(self) -> None:
+        """The setup's own server is about to be started, and none of it runs."""
+        ...
+
+    async def make_room(self) -> None:
+        """A server is about to be started that must find the memory free."""
+        ...
+
+
 class Servers:
     """Starts and stops a setup's server, which is watched while it runs.
 
     factory starts a server; connect makes its client. prepare is awaited once, on the first server of the card as it
     stands, before its first request (the contract is written there); verify on every server. phase is told what happens.
-    first_start: the number of the first start; starts: how many there were, counted on from it. after_start: called with each
-    ready server's pid; what it returns is called before that server is stopped.
+    neighbour: told before each start. first_start: the number of the first start; starts: how many there were, counted on
+    from it. after_start: called with each ready server's pid; what it returns is called before that server is stopped.
     """
 
     def __init__(
@@ -84,11 +96,13 @@ class Servers:
         phase: Callable[[str], None],
         first_start: int = 1,
         after_start: Callable[[int], Callable[[], None] | None] | None = None,
+        neighbour: Neighbour | None = None,
     ) -> None:
         self.memory, self.starts = memory, first_start - 1
         self._factory, self._connect, self._verify, self._prepare = factory, connect, verify, prepare
         self._journal, self._watch, self._phase = journal, watch, phase
         self._after_start = after_start
+        self._neighbour = neighbour
         self._live: Live | None = None
         self._prepared = False
 
@@ -101,6 +115,8 @@ class Servers:
         if self._live is not None and self._live.changes:
             await self.drop("it was started with other arguments than the card's")
         if self._live is None:
+            if self._neighbour is not None:
+                await self._neighbour.before_start()
             self._live = await self._start(())
         return self._live
 
@@ -128,6 +144,8 @@ class Servers:
     async def cold(self, why: str, changes: Changes) -> Live:
         """A server started for one run alone, once memory has come to rest. Raises ServerError."""
         await self.drop(why)
+        if self._neighbour is not None:
+            await self._neighbour.make_room()
         left = await self.memory.settle()
         if left is not None:
             self._journal.event("memory not idle", reason=why, found=left)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import contract as contracts
-from pytest_llmbench import fit_search, machine, plan, promises, prompts, resume, sameness, stats, verdict
+from pytest_llmbench import control as controls
+from pytest_llmbench import control_gate, fit_search, machine, plan, promises, prompts, resume, sameness, stats, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
@@ -33,6 +34,7 @@ from pytest_llmbench.slowdown import Planted
 from pytest_llmbench.watch.memory import WatchedMemory
 from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
+from pytest_llmbench.wishes import Gating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.engine import RunningServer
     from pytest_llmbench.outcomes import JudgedCell
-    from pytest_llmbench.records import CellSpec, CellStatus, Verdict
+    from pytest_llmbench.records import Attempt, CellSpec, CellStatus, Verdict
     from pytest_llmbench.resume import Continue
     from pytest_llmbench.runner import Progress
     from pytest_llmbench.servers import Changes, Live
@@ -49,6 +51,18 @@ if TYPE_CHECKING:
     from pytest_llmbench.wishes import Wishes
 
 
+# A control is no run of its own: what the caller wants of the setup is nothing to it.
+_OF_THE_SETUP: dict[str, Any] = {
+    "compare": None,
+    "save": (),
+    "json": None,
+    "model": None,
+    "plan_changes": {},
+    "go_on": None,
+    "gating": Gating(),
+    "canary": None,
+    "control": None,
+}
 NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fails"
 
 
@@ -57,8 +71,8 @@ class SetupRun:
 
     saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was); forgotten: why the
     history does not have this run; not_written: why the extra report could not be written. checked: cells whose verdict
-    a test asked for. remeasured_s: seconds spent on fresh servers before a verdict. leaves_nothing: the call was wrong,
-    and there is no folder.
+    a test asked for. remeasured_s: seconds spent on fresh servers before a verdict. control: what takes turns with its
+    runs; no_control: why nothing does, though it was asked for. leaves_nothing: the call was wrong, and there is no folder.
     folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
     """
@@ -73,6 +87,7 @@ class SetupRun:
         session: str,
         wishes: Wishes,
         progress: Progress,
+        watch: Watch | None = None,
     ) -> None:
         self.card, self.folder, self.session, self.wishes = card, folder, session, wishes
         self.cells, self._progress = tuple(cells), progress
@@ -90,7 +105,14 @@ class SetupRun:
         self._key: dict[str, Any] = {}
         self._journal: Journal | None = None
         self._runner: Runner | None = None
-        self._watch: Watch | None = None
+        self._watch: Watch | None = watch
+        self._owns_watch = watch is None
+        self._setup: from_card.Setup | None = None
+        self._turns: list[Attempt] = []
+        self._control_run: SetupRun | None = None
+        self.control: controls.Control | None = None
+        self.control_level: control_gate.Level | None = None
+        self.no_control: str | None = None
         self._hopeless: LlmbenchError | None = None
         self._promised = False
         self._gpus: list[str] = []
@@ -131,7 +153,7 @@ class SetupRun:
             raise
 
     def _prepare_runner(self) -> Runner:
-        setup = self._check_promises()
+        setup = self._setup or self._check_promises()
         if self.wishes.go_on is not None:
             with self._nothing_left():
                 self._going_on = self._go_on(self.wishes.go_on, setup)
@@ -148,10 +170,12 @@ class SetupRun:
             }
         self._prompts = request.PromptBook(self.card)
         self._plant()
-        self._progress.phase("starting the watch")
-        self._watch = start_watch(
-            self.folder, WatchSettings.of(self.card.watch.model_dump(mode="json")), env=dict(setup.spec.env)
-        )
+        if self._watch is None:
+            self._progress.phase("starting the watch")
+            self._watch = start_watch(
+                self.folder, WatchSettings.of(self.card.watch.model_dump(mode="json")), env=dict(setup.spec.env)
+            )
+        self.control = self._prepare_control()
         self.environment["watch"] = self._watch.facts
 
         async def start_server(start_number: int, changes: Changes) -> RunningServer:
@@ -172,6 +196,7 @@ class SetupRun:
             phase=self._progress.phase,
             first_start=self._going_on.first_start if self._going_on else 1,
             after_start=self._planted.on if self._planted is not None else None,
+            neighbour=self.control,
         )
         return Runner(
             card_id=self.card.id,
@@ -183,8 +208,9 @@ class SetupRun:
             watch=self._watch,
             progress=self._progress,
             retry=RetryPolicy(),
-            warm_ups={spec.part: spec for spec in plan.cells(self.card) if spec.warmups},
+            warm_ups={spec.part: spec for spec in (*plan.cells(self.card), *self.cells) if spec.warmups},
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
+            interleave=self.control,
         )
 
     def _plant(self) -> None:
@@ -197,6 +223,114 @@ class SetupRun:
                 reason = "a server in a container cannot be stopped from outside"
                 raise InputError("--llmbench-canary", canary.words, reason, "--llmbench-canary threads:N")
         self._planted.limit(self._gpus)
+
+    # ---- the control ----
+
+    def _prepare_control(self) -> controls.Control | None:
+        """The control that takes turns with this setup's runs, where it was asked for and is worth it."""
+        wish = self.wishes.control
+        cells = [spec for spec in self.cells if not PARTS[spec.part].cold]
+        if wish is None or self.wishes.probe or not cells:
+            return None
+        assert self._watch is not None
+        turn = controls.turn_of(wish.card)
+        runs = sum(spec.runs for spec in cells if spec.id not in self.results)
+        run = SetupRun(
+            wish.card,
+            cells=[controls.promised(turn, runs, resident=wish.resident)],
+            left_out=(),
+            folder=self.folder / controls.FOLDER,
+            session=self.session,
+            wishes=replace(self.wishes, **_OF_THE_SETUP),
+            progress=controls.Quiet(self._progress.phase),
+            watch=controls.SharedWatch(self._watch),
+        )
+        try:
+            identity, engine = run.identify()
+        except LlmbenchError as exc:
+            self.no_control = f"no control: {str(exc).partition(chr(10))[0]}"
+            self._progress.note(self.no_control)
+            return None
+        figures = {spec.id: [k for k in PARTS[spec.part].kinds if k.gated and k.direction != "none"] for spec in cells}
+        key, same = control_gate.key_of(identity, engine), control_gate.is_same(self._key, identity)
+        if not self.gate.use_control(key, identity, figures, same=same):
+            self.no_control = self.gate.no_control
+            return None
+        self._control_run = run
+        return controls.Control(run, run.cells[0], resident=wish.resident, note=self._progress.note)
+
+    def identify(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Check the promises without starting anything: the identity, and what is known of the engine."""
+        self._setup = self._check_promises()
+        return dict(self._key), dict(self.environment["engine"])
+
+    async def turn(self, spec: CellSpec, run: int, again: int) -> Sequence[Attempt]:
+        """One run of a control, with its retries; kept for ``finish``. Raises LlmbenchError."""
+        await self.start(spec)
+        assert self._runner is not None
+        made: list[Attempt] = []
+        try:
+            await self._runner.run(spec, run, made, again=again)
+        finally:
+            self._turns += made
+        return made
+
+    async def rest(self, reason: str) -> None:
+        """Stop the server; the next turn starts another one."""
+        if self._runner is not None:
+            await self._runner.servers.drop(reason)
+
+    def _conclude_turns(self) -> None:
+        """The result of a control's cell, out of its turns."""
+        if not self._turns or self._journal is None:
+            return
+        (spec,) = self.cells
+        starts = sorted({one.server_start for one in self._turns})
+        result = stats.conclude(
+            spec,
+            self.card.id,
+            self._turns,
+            PARTS[spec.part].kinds,
+            raw_file=str(self.folder / self._journal.raw_file(spec.id)),
+            server_logs=[str(self.folder / f"server-{n}.log") for n in starts],
+        )
+        self.results[spec.id] = result
+        self._journal.event(
+            "cell", cell=spec.id, status=result.status, reasons=result.reasons, summaries=result.summaries
+        )
+
+    def _finish_control(self) -> None:
+        """Write the control's documents, keep its session, and judge its level."""
+        run = self._control_run
+        if run is None or self.control is None or not self.control.turns:
+            return
+        run._conclude_turns()  # noqa: SLF001 - another of this class
+        report = run.finish()
+        result = run.results.get(self.control.spec.id)
+        if result is not None:
+            self.control_level = self.gate.control_level(result)
+        self.forgotten += self.gate.remember_control(report.model_dump(mode="json"), run.folder)
+
+    def control_facts(self) -> dict[str, Any] | None:
+        """For the documents: what the control did in this session; None where none was asked for."""
+        if self.wishes.control is None:
+            return None
+        control, gate = self.control, self.gate.control
+        level = self.control_level
+        final = level.final if level is not None else None
+        return {
+            "card": self.wishes.control.card.id,
+            "role": gate.role if gate is not None else "rests",
+            "why": self.no_control or (gate.why if gate is not None else "nothing was measured beside it"),
+            "turns": control.turns if control is not None else 0,
+            "minutes": round(control.seconds / 60, 2) if control is not None else 0.0,
+            "lost": control.lost if control is not None else None,
+            "report": f"{controls.FOLDER}/report.json" if control is not None and control.turns else None,
+            "verdict": final.kind if final is not None else None,
+            "failed": final.failed if final is not None else False,
+            "said": final.why if final is not None else None,
+            "changes": {name: one.change for name, one in level.figures.items()} if level is not None else {},
+        }
 
     def _judged_figures(self) -> int:
         return sum(kind.gated and kind.direction != "none" for spec in self.cells for kind in PARTS[spec.part].kinds)
@@ -445,11 +579,13 @@ class SetupRun:
         return tuple(spec.id for spec in self.cells if spec.id not in self.results)
 
     async def stop(self) -> None:
-        """Stop the server; nothing is left running."""
+        """Stop the server, and the control's; nothing is left running."""
         try:
             if self._runner is not None:
                 await self._runner.aclose()
         finally:
+            if self._control_run is not None:
+                await self._control_run.stop()
             if self._planted is not None:
                 self._planted.close()
                 self.problems += [one for one in self._planted.problems if one not in self.problems]
@@ -461,6 +597,7 @@ class SetupRun:
                 self.judge(result)
         if self._watch is not None:
             self.environment["quiet_check"] = self._watch.quiet()
+        self._finish_control()
         self.environment["engine_log"] = self._engine_logs()
         report = document.build(
             session=self.session,
@@ -481,6 +618,8 @@ class SetupRun:
             replaced=self._going_on.replaced(self.card.id) if self._going_on else None,
             parts=PARTS,
             base=self.folder,
+            seen={result.spec.id: self.gate.control_seen(result) for result in self.results.values()},
+            control=self.control_facts(),
         )
         content = report.model_dump(mode="json")
         if not self.leaves_nothing:
@@ -503,7 +642,7 @@ class SetupRun:
                     run_folder=self.folder.name,
                     results=self.results.values(),
                 )
-        self.forgotten = self.gate.remember(content, self.folder)
+        self.forgotten += self.gate.remember(content, self.folder)
         if self._journal is not None:
             self._journal.event("report", complete=report.complete, problems=self.problems, forgotten=self.forgotten)
         return report
@@ -525,7 +664,9 @@ class SetupRun:
         if self._planted is not None:
             self._planted.close()
         self.gate.close()
-        if self._watch is not None:
+        if self._control_run is not None:
+            self._control_run.close()
+        if self._watch is not None and self._owns_watch:
             self._watch.close()
         if self._journal is not None:
             self._journal.close()

@@ -34,7 +34,7 @@ def summarise(spec: CellSpec, attempts: Sequence[Attempt], kind: FigureKind) -> 
     reasons: list[str] = []
     for run in range(1, spec.runs + 1):
         of_run = [a for a in attempts if a.run == run]
-        found = _first_valid(of_run, kind.name)
+        found = first_valid(of_run, kind.name)
         if found is None:
             reasons.append(f"run {run} of {spec.runs}: {_why(of_run, kind.name)}")
         else:
@@ -64,14 +64,49 @@ def again_medians(attempts: Sequence[Attempt], name: str) -> tuple[float, ...]:
     for nth in sorted({a.again for a in attempts if a.again}):
         of_start = [a for a in attempts if a.again == nth]
         runs = sorted({a.run for a in of_start})
-        found = [f for run in runs if (f := _first_valid((a for a in of_start if a.run == run), name)) is not None]
+        found = [f for run in runs if (f := first_valid((a for a in of_start if a.run == run), name)) is not None]
         values = [f.value for f in found if f.value is not None]
         if 2 * len(values) > len(runs):
             medians.append(statistics.median(values))
     return tuple(medians)
 
 
-def _first_valid(attempts: Iterable[Attempt], name: str) -> Figure | None:
+def control_median(attempts: Sequence[Attempt], name: str, figure: str) -> float | None:
+    """The control's median beside a cell's own runs: its ``figure``, before each attempt whose ``name`` counts.
+
+    None where not more than half of these attempts have one.
+    """
+    return _beside(_counting([a for a in attempts if a.run > 0 and not a.again], name), figure)
+
+
+def control_again(attempts: Sequence[Attempt], name: str, figure: str) -> tuple[float | None, ...]:
+    """The same for each fresh server that ``again_medians`` has, in its order."""
+    medians = []
+    for nth in sorted({a.again for a in attempts if a.again}):
+        of_start = [a for a in attempts if a.again == nth]
+        counting = _counting(of_start, name)
+        if 2 * len(counting) > len({a.run for a in of_start}):
+            medians.append(_beside(counting, figure))
+    return tuple(medians)
+
+
+def _counting(attempts: Sequence[Attempt], name: str) -> list[Attempt]:
+    """The attempt of each run that gives a figure its value."""
+    found = []
+    for run in sorted({a.run for a in attempts}):
+        one = next((a for a in attempts if a.run == run and first_valid([a], name) is not None), None)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def _beside(attempts: Sequence[Attempt], figure: str) -> float | None:
+    known = [value for a in attempts if (value := (a.details.get("control") or {}).get(figure)) is not None]
+    return statistics.median(known) if known and 2 * len(known) > len(attempts) else None
+
+
+def first_valid(attempts: Iterable[Attempt], name: str) -> Figure | None:
+    """The figure of a run's first attempt that is undisturbed and valid for it; None where there is none."""
     for attempt in attempts:
         if attempt.guard == DISTURBED or attempt.error:
             continue

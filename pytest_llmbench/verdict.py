@@ -99,7 +99,7 @@ def _judge_one(
     if floor is not None and worse_by(value, floor, summary.direction) > 0:
         return _missed(cell, summary, "below floor", "floor", floor)
     decision = gate.decisions.get(summary.name)
-    if decision is not None and decision.kind == "regressed":
+    if decision is not None and (decision.kind == "regressed" or decision.fails):
         return _decided(cell, summary, decision, gate)
     reference = references.get(summary.name) if references is not None else None
     if reference is not None and worse_by(value, reference.value, summary.direction) > reference.tolerance:
@@ -125,6 +125,7 @@ def _decided(cell: str, summary: Summary, decision: Decision, gate: Gated) -> Ve
     baseline = gate.baselines.get(summary.name)
     lines = messages.explain(decision, name_of(cell, summary), summary.unit, baseline, summary.values)
     failed = kind == "regressed" or (kind == "inconclusive" and gate.strict) or (kind == "no baseline" and gate.require)
+    failed |= bool(decision.fails)
     if kind == "no baseline" and gate.require:
         lines = (*lines, "a baseline is required (--llmbench-require-baseline)")
     return Verdict(
@@ -151,6 +152,7 @@ def _with_numbers(verdict: Verdict, decision: Decision | None) -> Verdict:
         again=decision.again,
         dip=decision.dip,
         clear=decision.clear,
+        control=decision.control,
     )
 
 

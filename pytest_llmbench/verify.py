@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,11 +90,38 @@ def check(run_folder: Path) -> list[Check]:
             if figure["again"]:
                 value = list(stats.again_medians(result.attempts, figure["name"])) if result else []
                 found.append(Check(entry["id"], f"{figure['name']} again", figure["again"], value))
+    found += _beside(run_folder, report)
     head, results = report["headline"], list(cells.values())
     again = {name: stats.headline(results, name) for name in ("decode_tok_s", "words_s", "characters_s")}
     again |= {"decode_spread_cv": stats.headline_spread(results), "fit_largest": stats.fit_largest(results)}
     again["seconds_for_500_words"] = 500 / again["words_s"] if again["words_s"] else None
     return found + [Check("headline", name, head[name], value) for name, value in again.items()]
+
+
+def _beside(run_folder: Path, report: dict[str, Any]) -> Iterator[Check]:
+    """What the control gave before each attempt, beside what follows from the control's own raw records."""
+    known: dict[str, dict[str, dict[str, float | None]]] = {}
+    for entry in report["cells"]:
+        for attempt in entry["attempts"]:
+            seen = attempt["details"].get("control") or {}
+            turns = seen.get("attempts") or [seen["attempt"]] if seen.get("attempt") or seen.get("attempts") else []
+            session = attempt["details"].get("session", report["session"])
+            folder = "control" if session == report["session"] else f"control-{session}"
+            if turns and folder not in known:
+                known[folder] = _turns(run_folder / folder)
+            for name in (name for name in ("decode_tok_s", "prefill_tok_s", "ttft_ms") if turns and seen.get(name)):
+                again = [value for turn in turns if (value := known[folder].get(turn, {}).get(name)) is not None]
+                which = f"run {attempt['run']} attempt {attempt['number']}: the control's {name}"
+                yield Check(entry["id"], which, seen[name], statistics.median(again) if again else None)
+
+
+def _turns(folder: Path) -> dict[str, dict[str, float | None]]:
+    """A control's valid figures by request."""
+    contract = _json(folder / "contract.json")
+    (spec,) = map(cell_from_json, contract["cells"])
+    path = folder / Journal.raw_file(spec.id)
+    attempts = attempts_of(read_lines(path), spec, Bounds(**contract["validity"])) if path.exists() else ()
+    return {one.request_ids[0]: {f.name: f.value for f in one.figures if f.valid} for one in attempts}
 
 
 def own_median(result: CellResult, name: str) -> float | None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_llmbench.card import SetupCard
     from pytest_llmbench.resume import Continue
     from pytest_llmbench.slowdown import Slowdown
 
@@ -41,6 +42,14 @@ class Gating:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlWish:
+    """The control to run beside a setup. resident: its server stays up beside the setup's."""
+
+    card: SetupCard
+    resident: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Wishes:
     """What the caller wants of a run beside the card. canary: a slowdown to plant; the run is labelled and kept apart."""
 
@@ -57,3 +66,4 @@ class Wishes:
     go_on: Continue | None = None
     gating: Gating = Gating()
     canary: Slowdown | None = None
+    control: ControlWish | None = None

@@ -43,6 +43,15 @@ class Published(CardModel):
     source: Text
 
 
+class Control(CardModel):
+    """The control beside this setup: a small pinned server whose runs take turns with the setup's."""
+
+    card: Text
+    """Path of the control's card, relative to this card."""
+    resident: bool = True
+    """false: no room for both servers at once; the control is measured between the lifetimes of the setup's server."""
+
+
 def _version(value: Any) -> Any:
     """1 and nothing that Python takes for 1 (true, 1.0)."""
     if type(value) is not int or value != 1:
@@ -72,6 +81,7 @@ class SetupCard(CardModel):
     client_check: ClientCheck = ClientCheck()
     validity: Validity = Validity()
     watch: Watch = Watch()
+    control: Control | None = None
     deviations: tuple[Deviation, ...] = ()
     published: tuple[Published, ...] = ()
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from pytest_llmbench.records import Direction
+    from pytest_llmbench.records import ControlSeen, Direction
 
-Kind = Literal["no baseline", "noisy", "ok", "improved", "regressed", "inconclusive", "measure again"]
+Kind = Literal[
+    "no baseline", "noisy", "ok", "improved", "regressed", "inconclusive", "measure again", "machine changed"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Decision:
     side: "worse" or "better" where the value is suspect or remarkable, None where it is neither.
     dip: suspect far below, and another start cleared it. clear: a start of this session is within the line that clears.
     reason: why there is no number where there could be one.
+    control: what the control says of it; then the kind is that of ``gate.combined``, and fails: whether it fails the test.
+    "machine changed" comes only from there.
     """
 
     kind: Kind
@@ -54,3 +58,5 @@ class Decision:
     dip: bool = False
     clear: bool | None = None
     reason: str | None = None
+    control: ControlSeen | None = None
+    fails: bool | None = None

@@ -37,6 +37,8 @@ def _lines(decision: Decision, name: str, unit: str, baseline: Baseline | None, 
         if measured := _measured(decision, unit, runs):
             yield measured
         yield from _why(decision)
+    if decision.control is not None and decision.control.said:
+        yield decision.control.said
     yield _about(decision, baseline)
 
 
@@ -81,6 +83,8 @@ def _why(decision: Decision) -> Iterator[str]:
     # The number itself goes down where higher is better and got worse, or lower is better and got better.
     way = "lower" if worse == (decision.direction == "higher") else "higher"
     line = percent(decision.regressed_line)
+    if decision.kind == "machine changed":
+        return  # said by the control
     if decision.kind in ("regressed", "improved"):
         yield f"every server start was {way}, and all but the most extreme by {_best(decision)} on average; from {line} on that is no longer noise"
     elif decision.kind == "measure again":
@@ -114,7 +118,8 @@ def _about(decision: Decision, baseline: Baseline | None) -> str:
     if decision.noisy and decision.sigma0 is not None:
         words.append(f"spread {percent(decision.spread)}, usual for such figures here {percent(decision.sigma0)}")
     else:
-        words.append(f"spread {percent(decision.sigma)}")
+        with_control = decision.control is not None and decision.control.used
+        words.append(f"spread {percent(decision.sigma)}{' with control' if with_control else ''}")
     return ", ".join(words) + f"; resolves {_resolves(decision)}"
 
 

@@ -23,7 +23,10 @@ class _Model(BaseModel):
 
 
 class FigureLine(_Model):
-    """One figure of one cell; fields as in records.Verdict."""
+    """One figure of one cell; fields as in records.Verdict.
+
+    control: the median of the control's figure beside it, in its unit; control_key: which control on which build.
+    """
 
     name: str
     unit: str
@@ -39,6 +42,8 @@ class FigureLine(_Model):
     again: tuple[float, ...] = ()
     dip: bool = False
     clear: bool | None = None
+    control: float | None = None
+    control_key: str | None = None
 
 
 class CellLine(_Model):
@@ -198,12 +203,13 @@ def crashed(attempts: Sequence[Mapping[str, Any]]) -> bool:
     return False
 
 
-_FIGURE = frozenset(FigureLine.model_fields)
+_FIGURE = frozenset(FigureLine.model_fields) - {"control", "control_key"}
 
 
 def _figure(figure: Mapping[str, Any]) -> FigureLine:
     # An older report lacks some of the fields, a newer one has more.
+    control = figure.get("control") or {}
     return FigureLine.model_validate(
         {name: value for name, value in figure.items() if name in _FIGURE and value is not None}
-        | {"median": figure["median"]}
+        | {"median": figure["median"], "control": control.get("median"), "control_key": control.get("key")}
     )

@@ -165,6 +165,8 @@ def _cells(connection: Connection, sessions: list[int]) -> dict[int, list[CellLi
                 again=one.again or (),
                 dip=one.dip,
                 clear=one.clear,
+                control=one.control,
+                control_key=one.control_key,
             )
         )
     found: dict[int, list[CellLine]] = {}

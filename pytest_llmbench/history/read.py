@@ -174,6 +174,8 @@ def _outcomes_query() -> sa.Select[Any]:
             f.sigma,
             f.dip,
             f.clear,
+            f.control,
+            f.control_key,
         )
         .join_from(last, t.sessions, last.c.session == s.id)
         .outerjoin(t.figures, sa.and_(f.result == last.c.id, f.name == sa.bindparam("figure")))
@@ -200,6 +202,8 @@ def outcomes(connection: Connection, cell_key: str, machine_key: str, figure: st
             sigma=row.sigma,
             dip=bool(row.dip),
             clear=row.clear,
+            control=row.control,
+            control_key=row.control_key,
         )
         for row in rows
     )

@@ -44,7 +44,9 @@ def look(storage: Path, place: Callable[[Path], str]) -> Found:
     sessions: list[SessionEntry] = []
     skipped: list[tuple[str, str]] = []
     probes = unfinished = 0
-    for folder in sorted(path for path in storage.glob("runs/*/*") if path.is_dir()):
+    runs = [path for path in storage.glob("runs/*/*") if path.is_dir()]
+    controls = [path for path in storage.glob("runs/*/*/control") if (path / "report.json").exists()]
+    for folder in sorted([*runs, *controls]):
         report = folder / "report.json"
         if not report.exists():
             unfinished += 1

@@ -124,6 +124,8 @@ figures = Table(
     Column("again", JSON(none_as_null=True)),
     Column("dip", Boolean, nullable=False),
     Column("clear", Boolean),
+    Column("control", Float),
+    Column("control_key", String(64)),
     sqlite_with_rowid=False,
 )
 acceptances = Table(

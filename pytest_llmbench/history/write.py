@@ -122,6 +122,8 @@ def figure_row(result: int, figure: FigureLine) -> dict[str, Any]:
         "again": list(figure.again) or None,
         "dip": figure.dip,
         "clear": figure.clear,
+        "control": figure.control,
+        "control_key": figure.control_key,
     }
 
 

@@ -19,13 +19,13 @@ from pytest_llmbench.outcomes.categories import (
     result_of,
     worst,
 )
-from pytest_llmbench.outcomes.summary import summary_lines
+from pytest_llmbench.outcomes.summary import control_lines, summary_lines
 from pytest_llmbench.records import CellStatus, Direction, VerdictKind  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_llmbench.records import Baseline, Verdict
+    from pytest_llmbench.records import Baseline, ControlSeen, Verdict
 
 
 class _Model(BaseModel):
@@ -41,6 +41,36 @@ class BaselineEntry(_Model):
     since: str
     until: str
     accepted: str | None = Field(description="the reason, where a person started it anew")
+
+
+class ControlFigure(_Model):
+    """What the control says beside one figure (docs/control.md)."""
+
+    used: bool = Field(description="the verdict is of the figure without the machine")
+    why: str = Field(description="why it is used, or is not")
+    beta: float | None = Field(description="how much of the control's change is taken out")
+    raw: float | None = Field(description="spread of sessions (sd of logs) without the control, out of sample")
+    residual: float | None = Field(description="the same with it")
+    sessions: int = Field(description="that have both")
+    change: float | None = Field(description="of the control against its own baseline, a share")
+    word: str | None = Field(description="what the rule says of the control")
+    resolves_without: float | None = Field(description="what the figure would resolve without the control")
+
+
+class ControlVerdict(_Model):
+    """The control of a card's session. report: relative to the card's report."""
+
+    card: str
+    role: Literal["judges", "trial", "rests"]
+    why: str
+    turns: int
+    minutes: float = Field(description="spent on its turns and its servers")
+    lost: str | None = Field(description="why it was given up in the middle of the session")
+    report: str | None
+    verdict: VerdictKind | None = Field(description="of the machine, once a session, by the control's own level")
+    failed: bool
+    said: str | None
+    changes: dict[str, float | None] = Field(description="of the control's own figures against their baselines")
 
 
 class FigureVerdict(_Model):
@@ -63,6 +93,7 @@ class FigureVerdict(_Model):
     clear: bool | None = Field(description="within the line that clears a suspect; null: there is no such line")
     lines: tuple[str, ...] = Field(description="the explanation, most important first")
     baseline: BaselineEntry | None = Field(description="null: no session yet")
+    control: ControlFigure | None = Field(default=None, description="null: no control ran beside it")
 
 
 class MarkEntry(_Model):
@@ -124,6 +155,7 @@ class CardVerdict(_Model):
         default=None, description="when a planted slowdown was last caught here; null without a baseline that judges"
     )
     report: str | None = Field(description="the report, relative to this file")
+    control: ControlVerdict | None = Field(default=None, description="null: none was asked for")
 
 
 class VerdictFile(_Model):
@@ -153,9 +185,12 @@ def card_verdict(
     last_canary: str | None = None,
     report: str | None = None,
     gates_at: int = 5,
+    control: Mapping[str, Any] | None = None,
 ) -> CardVerdict:
     """One card's part of the file. report and the paths in the cells: relative to where the file will be."""
-    category = worst([*(category_of(cell) for cell in cells), "setup" if problems else None])
+    said = ControlVerdict.model_validate(control) if control is not None else None
+    machine: Category | None = "machine" if said is not None and said.failed else None
+    category = worst([*(category_of(cell) for cell in cells), "setup" if problems else None, machine])
     return CardVerdict(
         card=card,
         machine_key=machine_key,
@@ -167,6 +202,7 @@ def card_verdict(
         canary=canary,
         last_canary=last_canary,
         report=report,
+        control=said,
     )
 
 
@@ -192,9 +228,16 @@ def build(
         category=category,
         exit_code=exit_code(category, pytest_code, other_failures=other_failures),
         failed_cells=categories_of(cells),
-        summary=tuple(summary_lines(cells, gates_at=gates_at)),
+        summary=(
+            *summary_lines(cells, gates_at=gates_at),
+            *(line for one, judged in cards for line in _of_control(one, judged)),
+        ),
         cards=tuple(card for card, _ in cards),
     )
+
+
+def _of_control(card: CardVerdict, cells: Sequence[JudgedCell]) -> list[str]:
+    return [] if card.control is None else control_lines(card.control.model_dump(), cells)
 
 
 def _cell(cell: JudgedCell, gates_at: int) -> CellVerdict:
@@ -235,7 +278,12 @@ def _figure(cell: JudgedCell, verdict: Verdict, gates_at: int) -> FigureVerdict:
         clear=verdict.clear,
         lines=verdict.lines,
         baseline=_baseline(cell.baselines, verdict.figure, gates_at),
+        control=None if verdict.control is None else _control(verdict.control),
     )
+
+
+def _control(seen: ControlSeen) -> ControlFigure:
+    return ControlFigure.model_validate({name: getattr(seen, name) for name in ControlFigure.model_fields})
 
 
 def _baseline(baselines: Mapping[str, Baseline], figure: str, gates_at: int) -> BaselineEntry | None:

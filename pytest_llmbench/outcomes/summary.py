@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_llmbench.outcomes.categories import JudgedCell
     from pytest_llmbench.records import Verdict, VerdictKind
@@ -78,3 +78,24 @@ def _without_number(cells: Sequence[JudgedCell]) -> Iterable[tuple[int, str]]:
     each = ", ".join(f"{statuses.count(one)} {one}" for one in dict.fromkeys(statuses))
     word = "cell has" if len(statuses) == 1 else "cells have"
     return [(len(statuses), f"{len(statuses)} {word} no number ({each})")]
+
+
+def control_lines(control: Mapping[str, Any], cells: Sequence[JudgedCell]) -> list[str]:
+    """What the control did, what it is worth, what it cost, and the machine's own verdict. control: as in the verdict file."""
+    lines = [control["why"]]
+    if control["turns"]:
+        lines[0] += f" ({control['turns']} turns, {control['minutes']:.1f} min)"
+    if control["lost"]:
+        lines.append(f"the control was lost in this session, which went on without it: {control['lost']}")
+    lines += [
+        f"{one.cell} {one.figure} resolves >= {100 * one.resolves:.1f} % with the control, "
+        f">= {100 * one.control.resolves_without:.1f} % without"
+        for cell in cells
+        for one in cell.verdicts
+        if one.control is not None and one.control.used and one.resolves is not None
+        if one.control.resolves_without is not None
+    ]
+    if control["verdict"] is not None:
+        moved = ", ".join(f"{name} {100 * change:+.1f} %" for name, change in control["changes"].items() if change)
+        lines.append(f"{control['verdict']}: {control['said']} ({moved})")
+    return lines

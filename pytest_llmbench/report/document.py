@@ -20,11 +20,46 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.contract import Contract
     from pytest_llmbench.figure_kinds import PartFigures
-    from pytest_llmbench.records import CellResult, CellSpec, Summary, Verdict
+    from pytest_llmbench.records import CellResult, CellSpec, ControlSeen, Summary, Verdict
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ControlFigure(_Model):
+    """What the control says beside one figure (docs/control.md)."""
+
+    figure: str = Field(description="the control's own figure that it is held against")
+    median: float | None = Field(description="of the control, beside the runs that count")
+    again: tuple[float, ...] = Field(description="the same on each fresh server of the setup")
+    key: str = Field(description="which control on which build")
+    used: bool = Field(description="the verdict is of the figure without the machine")
+    why: str = Field(description="why it is used, or is not")
+    beta: float | None = Field(description="how much of the control's change is taken out")
+    raw: float | None = Field(description="spread of sessions (sd of logs) without the control, out of sample")
+    residual: float | None = Field(description="the same with it")
+    sessions: int = Field(description="that have both")
+    change: float | None = Field(description="of the control against its own baseline, a share")
+    word: str | None = Field(description="what the rule says of the control")
+    resolves_without: float | None = Field(description="what the figure would resolve without the control")
+    said: str
+
+
+class ControlEntry(_Model):
+    """The control in this session."""
+
+    card: str
+    role: Literal["judges", "trial", "rests"]
+    why: str
+    turns: int
+    minutes: float = Field(description="spent on its turns and its servers")
+    lost: str | None = Field(description="why it was given up in the middle of the session")
+    report: str | None = Field(description="its own report, relative to this file")
+    verdict: VerdictKind | None = Field(description="of the machine, once a session, by the control's own level")
+    failed: bool
+    said: str | None
+    changes: dict[str, float | None] = Field(description="of the control's own figures against their baselines")
 
 
 class FigureEntry(_Model):
@@ -55,6 +90,7 @@ class FigureEntry(_Model):
     )
     dip: bool = Field(default=False, description="it was suspect, and a fresh server cleared it")
     clear: bool | None = Field(default=None, description="within the line that clears a suspect")
+    control: ControlFigure | None = Field(default=None, description="null: no control ran beside it")
     explanation: tuple[str, ...]
 
 
@@ -131,6 +167,7 @@ class Document(_Model):
         default=(),
         description="sizes that the memory test tried between the last that answered and the first that failed",
     )
+    control: ControlEntry | None = Field(default=None, description="null: none was asked for")
     problems: tuple[str, ...] = Field(description="what kept the run from starting or ending as promised")
 
 
@@ -154,8 +191,11 @@ def build(
     plan_changes: Mapping[str, Any] | None = None,
     continues: Mapping[str, Any] | None = None,
     replaced: Mapping[str, Mapping[str, Any]] | None = None,
+    seen: Mapping[str, Mapping[str, ControlSeen]] | None = None,
+    control: Mapping[str, Any] | None = None,
 ) -> Document:
-    """Put the document together. parts: the figures of every part; base: the folder that its paths are relative to.
+    """Put the document together. parts: the figures of every part; seen: what the control gave beside each figure of a cell,
+    where no verdict says more; base: the folder that its paths are relative to.
 
     A promised cell without a result is in it as ``missing`` (``failed`` where the run never started).
     """
@@ -168,6 +208,7 @@ def build(
             verdicts.get(spec.id, ()),
             problems,
             base,
+            (seen or {}).get(spec.id, {}),
         ).model_copy(
             update={
                 "notes": notes.get(spec.id, ()),
@@ -210,6 +251,7 @@ def build(
             )
             for one in sizes
         ),
+        control=ControlEntry.model_validate(control) if control is not None else None,
         problems=tuple(problems),
     )
 
@@ -221,6 +263,7 @@ def _cell(
     verdicts: Sequence[Verdict],
     problems: Sequence[str],
     base: Path,
+    seen: Mapping[str, ControlSeen] | None = None,
 ) -> CellEntry:
     attempts = result.attempts if result else ()
     return CellEntry(
@@ -230,7 +273,9 @@ def _cell(
         reasons=result.reasons if result else tuple(problems) or ("the session ended before this cell was measured",),
         promised=plain(spec),
         headline=part.headline if part else None,
-        figures=tuple(_figure(part, s, verdicts) for s in result.summaries) if result and part else (),
+        figures=tuple(_figure(part, s, verdicts, (seen or {}).get(s.name)) for s in result.summaries)
+        if result and part
+        else (),
         attempts=tuple(plain(a) for a in attempts),
         requests_examined_for_cache=sum(a.examined_for_cache for a in attempts),
         requests_with_cached_tokens=sum(
@@ -253,9 +298,10 @@ def _earlier(replaced: Mapping[str, Any] | None, base: Path) -> dict[str, Any] |
     return None if replaced is None else dict(replaced) | {"raw_file": relative(replaced["raw_file"], base)}
 
 
-def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
+def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict], seen: ControlSeen | None) -> FigureEntry:
     kind = next(k for k in part.kinds if k.name == summary.name)
     verdict = next((v for v in verdicts if v.figure == summary.name), None)
+    control = verdict.control if verdict is not None and verdict.control is not None else seen
     return FigureEntry(
         name=summary.name,
         unit=summary.unit,
@@ -276,6 +322,7 @@ def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) ->
         again=verdict.again if verdict else (),
         dip=verdict.dip if verdict else False,
         clear=verdict.clear if verdict else None,
+        control=ControlFigure.model_validate(plain(control)) if control is not None else None,
         explanation=verdict.lines if verdict else (),
     )
 

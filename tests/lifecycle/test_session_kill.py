@@ -319,3 +319,28 @@ def test_an_exit_asked_for_by_a_test_stops_everything(bench_folder: Bench) -> No
         assert one.ended() == 7, one.text()
         assert one.statuses() == ["measured", "missing"]
         assert json.loads(next(one.folder.glob("report.json")).read_text())["llmbench_report"] == 1
+
+
+# ---- a control beside the setup ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
+def test_a_signal_in_the_controls_turn_leaves_neither_server(bench_folder: Bench, number: signal.Signals) -> None:
+    plan = {"parts": ["context"], "context": {"depths": [2304], "prompts": ["code"], "runs": 1, "max_tokens": 32}}
+    control = bench_folder.card("control", pace={"tok_s": 1}, plan=plan)
+    with session(bench_folder, bench_folder.card(), "--llmbench-control", str(control)) as one:
+        one.until(
+            lambda: (one.folder / "control" / "contract.json").exists() and len(bench_folder.servers()) == 2,
+            "turn of the control",
+        )
+        one.send(number)
+        code = one.ended()
+        assert code == (-signal.SIGKILL if number == signal.SIGKILL else pytest.ExitCode.INTERRUPTED), one.text()
+        assert (one.folder / "control" / "journal.jsonl").exists()
+        if number == signal.SIGTERM:
+            assert one.statuses() == ["missing", "missing", "missing"]
+            assert "INTERNALERROR" not in one.text()
+            stopped = [
+                e for e in read_lines(one.folder / "control" / "journal.jsonl") if e["event"] == "server stopped"
+            ]
+            assert [event["died"] for event in stopped] == [False]

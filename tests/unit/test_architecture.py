@@ -47,16 +47,17 @@ STREET: dict[str, frozenset[str]] = {
         "verify": "errors records journal contract client measure stats",
         "servers": "errors records journal engine client watch",
         "runner": "errors records files figure_kinds journal contract engine client prompts measure watch stats servers",
-        "wishes": "resume slowdown",
+        "control": "errors records card stats measure client watch",
+        "wishes": "card resume slowdown",
         "slowdown": "errors",
         "judging": "errors records files figure_kinds stats verdict gate history marks outcomes sameness wishes",
         "sameness": "records journal machine card prompts measure history resume runner",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness slowdown",
+        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness control slowdown",
         "bench": "errors records files card client report runner session wishes marks",
         "marking": "records machine card history marks sameness",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume bench wishes marks marking outcomes sameness slowdown",
+        "watch engine figure_kinds resume bench wishes marks marking outcomes sameness control slowdown",
     }.items()
 }
 ROOM_OF = {
@@ -64,6 +65,7 @@ ROOM_OF = {
     "card_flags": "card",
     "plan": "card",
     "plan_changes": "card",
+    "control_gate": "judging",
     "plugin": "pytest",
     "options": "pytest",
     "fixtures": "pytest",

@@ -48,8 +48,9 @@ PAGE_COMMAND = r"""
 """
 
 
-def test_the_four_ready_cards_are_there() -> None:
+def test_the_five_ready_cards_are_there() -> None:
     assert [path.stem for path in ALL] == [
+        "control",
         "demo",
         "rtx3060-qwen38-35b-a3b-q4km-q8kv",
         "rtx5060ti-qwen38-35b-a3b-q4km",

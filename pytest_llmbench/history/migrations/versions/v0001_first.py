@@ -158,6 +158,8 @@ def upgrade() -> None:
         sa.Column("again", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("dip", sa.Boolean(), nullable=False),
         sa.Column("clear", sa.Boolean(), nullable=True),
+        sa.Column("control", sa.Float(), nullable=True),
+        sa.Column("control_key", sa.String(length=64), nullable=True),
         sa.ForeignKeyConstraint(["result"], ["results.id"], name="fk_figures_result"),
         sa.PrimaryKeyConstraint("result", "name", name="pk_figures"),
         sqlite_with_rowid=False,
