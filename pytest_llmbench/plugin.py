@@ -51,12 +51,14 @@ def pytest_configure(config: pytest.Config) -> None:
     _refuse_missing_path(config)
     with _as_usage_error():
         cards = fixtures.load_cards(settings)
-        fixtures.check_settings(settings, cards)
+        against = fixtures.load_against(settings, cards)
+        cards = (against.new,) if against is not None else cards
+        fixtures.check_settings(settings, cards, against)
     for part in fixtures.part_names():
         config.addinivalue_line("markers", f"{part}: a benchmark of this part; set by the plugin, for -m {part}")
     config.stash[CARDS] = cards
     config.stash[SETTINGS] = settings
-    config.stash[SETUPS] = fixtures.Setups(settings)
+    config.stash[SETUPS] = fixtures.Setups(settings, against)
     if not config.getoption("collectonly"):
         _switch_on_json_report(config)
     reporter = terminal.Terminal(config)

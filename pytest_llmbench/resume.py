@@ -90,7 +90,7 @@ def find(storage: Path, card: str, wish: Continue) -> Path:
             if not (folder / "contract.json").exists():
                 continue  # killed before it promised anything
             one = read(folder)
-            if one.session in resumed or one.contract.get("probe"):
+            if one.session in resumed or one.contract.get("probe") or one.contract.get("against"):
                 continue
             if wish.kind == "supplement" or one.unfinished:
                 return folder
@@ -174,6 +174,13 @@ def refuse_other(earlier: Earlier, terms: Mapping[str, Any], wish: Continue) -> 
     """Raise InputError with every difference, unless card, engine, weights, sampling, rules and machine are the same."""
     if earlier.contract.get("probe"):
         raise InputError(FLAGS[wish.kind], earlier.session, "is a probe, never a measurement", "name another run")
+    if earlier.contract.get("against"):
+        raise InputError(
+            FLAGS[wish.kind],
+            earlier.session,
+            "is a direct comparison (--llmbench-against): its pairs belong to one stretch of time",
+            "measure it anew, or name another run",
+        )
     old: dict[str, Any] = {name: earlier.contract.get(name) for name in _SAME}
     new: dict[str, Any] = json.loads(json.dumps({name: terms.get(name) for name in _SAME}))
     _keep_common(old["request_fields"], new["request_fields"])

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_llmbench.card import SetupCard
     from pytest_llmbench.resume import Continue
 
 
@@ -40,6 +41,20 @@ class Gating:
 
 
 @dataclass(frozen=True, slots=True)
+class Against:
+    """What to measure in turns with the card (--llmbench-against): the old card, and how the comparison ends.
+
+    margin: changes within it are no matter (0.02 = 2 %). pairs: the most pairs of starts. budget_s: no new pair where it
+    would end later than so many seconds after the first began; None: no such limit.
+    """
+
+    card: SetupCard
+    margin: float
+    pairs: int
+    budget_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wishes:
     """What the caller wants of a run beside the card."""
 
@@ -55,3 +70,4 @@ class Wishes:
     probe: bool = False
     go_on: Continue | None = None
     gating: Gating = Gating()
+    against: Against | None = None

@@ -27,6 +27,36 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class PairEntry(_Model):
+    """A start of the old and one of the new setup, next to each other."""
+
+    number: int
+    first: Literal["old", "new"]
+    old: float | None = Field(description="median of the start's runs; null: not every promised run was valid")
+    new: float | None
+    old_runs: tuple[float, ...]
+    new_runs: tuple[float, ...]
+    old_starts: tuple[int, ...] = Field(description="server starts, as numbered in the old side's folder")
+    new_starts: tuple[int, ...]
+    dropped: str | None = Field(description="why the pair does not count; null: it does")
+
+
+class ComparedEntry(_Model):
+    """What a direct comparison says of one figure. ratio and interval are of new / old."""
+
+    outcome: Literal["regressed", "improved", "equivalent", "inconclusive"]
+    pairs: tuple[PairEntry, ...]
+    counted: int = Field(description="the verdict stands on the first so many pairs that were not dropped")
+    ratio: float | None
+    interval: tuple[float | None, float | None] = Field(
+        description="right at every moment, over all figures; null: no pair has bounded that end"
+    )
+    margin: float = Field(description="changes within it are no matter, a share")
+    could_have_seen: float | None = Field(
+        description="the smallest worsening, a share, that these pairs would have shown in 8 of 10 comparisons"
+    )
+
+
 class FigureEntry(_Model):
     """One figure of one cell. median is null unless every promised run is valid; values hold the valid runs."""
 
@@ -56,6 +86,9 @@ class FigureEntry(_Model):
     dip: bool = Field(default=False, description="it was suspect, and a fresh server cleared it")
     clear: bool | None = Field(default=None, description="within the line that clears a suspect")
     explanation: tuple[str, ...]
+    compared: ComparedEntry | None = Field(
+        default=None, description="the pairs of a direct comparison (--llmbench-against), of the new card's figures"
+    )
 
 
 class CellEntry(_Model):
@@ -115,6 +148,11 @@ class Document(_Model):
     continues: dict[str, Any] | None = Field(
         default=None, description="the earlier run that this one resumes or supplements, why, and what was taken over"
     )
+    against: dict[str, Any] | None = Field(
+        default=None,
+        description="a direct comparison (--llmbench-against): this side's role, the other card, what differs, how far it came; such "
+        "a run never enters a baseline",
+    )
     card: dict[str, Any]
     contract: dict[str, Any]
     environment: dict[str, Any]
@@ -145,6 +183,8 @@ def build(
     plan_changes: Mapping[str, Any] | None = None,
     continues: Mapping[str, Any] | None = None,
     replaced: Mapping[str, Mapping[str, Any]] | None = None,
+    against: Mapping[str, Any] | None = None,
+    compared: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Document:
     """Put the document together. parts: the figures of every part; base: the folder that its paths are relative to.
 
@@ -159,6 +199,7 @@ def build(
             verdicts.get(spec.id, ()),
             problems,
             base,
+            (compared or {}).get(spec.id),
         ).model_copy(
             update={
                 "notes": notes.get(spec.id, ()),
@@ -181,6 +222,7 @@ def build(
         probe=probe,
         plan_changes=dict(plan_changes or {}),
         continues=dict(continues) if continues else None,
+        against=dict(against) if against else None,
         card=dict(card),
         contract=contract.to_json(),
         environment=dict(environment),
@@ -210,6 +252,7 @@ def _cell(
     verdicts: Sequence[Verdict],
     problems: Sequence[str],
     base: Path,
+    compared: Mapping[str, Any] | None = None,
 ) -> CellEntry:
     attempts = result.attempts if result else ()
     return CellEntry(
@@ -219,7 +262,9 @@ def _cell(
         reasons=result.reasons if result else tuple(problems) or ("the session ended before this cell was measured",),
         promised=plain(spec),
         headline=part.headline if part else None,
-        figures=tuple(_figure(part, s, verdicts) for s in result.summaries) if result and part else (),
+        figures=tuple(_figure(part, s, verdicts, (compared or {}).get(s.name)) for s in result.summaries)
+        if result and part
+        else (),
         attempts=tuple(plain(a) for a in attempts),
         requests_examined_for_cache=sum(a.examined_for_cache for a in attempts),
         requests_with_cached_tokens=sum(
@@ -242,7 +287,9 @@ def _earlier(replaced: Mapping[str, Any] | None, base: Path) -> dict[str, Any] |
     return None if replaced is None else dict(replaced) | {"raw_file": relative(replaced["raw_file"], base)}
 
 
-def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) -> FigureEntry:
+def _figure(
+    part: PartFigures, summary: Summary, verdicts: Sequence[Verdict], compared: Mapping[str, Any] | None
+) -> FigureEntry:
     kind = next(k for k in part.kinds if k.name == summary.name)
     verdict = next((v for v in verdicts if v.figure == summary.name), None)
     return FigureEntry(
@@ -266,6 +313,7 @@ def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict]) ->
         dip=verdict.dip if verdict else False,
         clear=verdict.clear if verdict else None,
         explanation=verdict.lines if verdict else (),
+        compared=ComparedEntry.model_validate(compared) if compared else None,
     )
 
 

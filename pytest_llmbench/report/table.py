@@ -72,6 +72,12 @@ def _one_line(text: str) -> str:
 def _kind(document: Document) -> list[str]:
     """What kind of run this is, where it is not a whole session of its own with the card's plan."""
     lines = ["**Probe: a trial run, not a measurement.**"] if document.probe else []
+    if document.against:
+        one = document.against
+        lines.append(
+            f"Direct comparison, the {one['role']} side, with {one['card']}: {one.get('pairs', 0)} pairs, "
+            f"{one.get('ended') or 'cut short'}. Differs (old -> new): {'; '.join(one['differs']) or 'nothing that is known'}."
+        )
     if document.plan_changes:
         said = [
             f if v is True else f"{f} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}"

@@ -47,14 +47,15 @@ STREET: dict[str, frozenset[str]] = {
         "verify": "errors records journal contract client measure stats",
         "servers": "errors records journal engine client watch",
         "runner": "errors records files figure_kinds journal contract engine client prompts measure watch stats servers",
-        "wishes": "resume",
+        "wishes": "resume card",
+        "against": "errors records figure_kinds card measure stats verdict gate history runner wishes",
         "judging": "errors records files figure_kinds stats verdict gate history marks outcomes sameness wishes",
         "sameness": "records journal machine card prompts measure history resume runner",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness",
+        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness against",
         "bench": "errors records files card client report runner session wishes marks",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume bench wishes marks outcomes sameness",
+        "watch engine figure_kinds resume bench wishes marks outcomes sameness gate against",
     }.items()
 }
 ROOM_OF = {
