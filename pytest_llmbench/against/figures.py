@@ -135,8 +135,8 @@ class Compared:
         news = [pair.new for pair in self.counted if pair.new is not None]
         says = (
             f"{name} {self.outcome} against old: {shown(statistics.median(news), self.kind.unit)}, "
-            f"old {bare(statistics.median(olds))}; {self._change()} at {1 - self.asked.error:.0%}, "
-            f"{known.pairs} pair{'' if known.pairs == 1 else 's'}, margin {100 * self.asked.margin:g} %"
+            f"old {bare(statistics.median(olds))}; {self._change()}, "
+            f"{known.pairs} pair{'' if known.pairs == 1 else 's'}, {1 - self.asked.error:.0%} interval, margin {100 * self.asked.margin:g} %"
         )
         if self.outcome != "inconclusive":
             return says
@@ -150,12 +150,13 @@ class Compared:
 
     def _pairs(self) -> list[str]:
         lines = []
-        for pair in self.pairs[:LISTED]:
+        told = self.pairs if self.outcome == "inconclusive" else self.pairs[: self.counted[-1].number]
+        for pair in told[:LISTED]:
             sides = [("old", pair.old_runs), ("new", pair.new_runs)]
             said = "; ".join(
                 f"{side} {' '.join(map(bare, runs)) or 'no value'}"
                 for side, runs in (sides if pair.first == "old" else sides[::-1])
             )
             lines.append(f"pair {pair.number}: {said}{f' (dropped: {pair.dropped})' if pair.dropped else ''}")
-        more = len(self.pairs) - LISTED
+        more = len(told) - LISTED
         return [*lines, *([f"and {more} more pairs, in report.json"] if more > 0 else [])]

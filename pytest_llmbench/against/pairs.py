@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_llmbench import stats
-from pytest_llmbench.against.figures import Compared, Pair
+from pytest_llmbench.against.figures import GIVE_UP, Compared, Pair
 from pytest_llmbench.gate.sequential import Asked
 from pytest_llmbench.measure import PARTS
 
@@ -124,10 +124,12 @@ class Pairs:
         return any(one.open for (cell, _), one in self.figures.items() if cell == spec.id)
 
     def _why_ended(self, number: int, active: Sequence[CellSpec], elapsed: float, last: float) -> str | None:
-        if not active:
+        if all(one.outcome != "inconclusive" for one in self.figures.values()):
             return "every figure knows"
         if number > self.wish.pairs:
             return f"the budget of {self.wish.pairs} pairs is used up"
+        if not active:
+            return f"what does not know had no value in {GIVE_UP} pairs in a row"
         if self.wish.budget_s is not None and number > 1 and elapsed + last > self.wish.budget_s:
             return f"the budget of {self.wish.budget_s / 60:g} min has no room for another pair ({last / 60:.1f} min)"
         return None
@@ -210,7 +212,7 @@ class Pairs:
         ended, found = self.ended or INTERRUPTED, []
         for limit in limits:
             one = self.figures.get((result.spec.id, limit.figure))
-            if one is None or not one.pairs or limit.value is None:
+            if one is None or limit.value is None:
                 found.append(limit)
                 continue
             verdict = one.verdict(result.spec.id, result.summary(limit.figure), strict=strict, ended=ended, facts=facts)
