@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_llmbench import stats
 from pytest_llmbench.client import parse
-from pytest_llmbench.errors import ServerError
+from pytest_llmbench.errors import InputError, ServerError
 from pytest_llmbench.files import now
 from pytest_llmbench.measure import PARTS
 from pytest_llmbench.measure.part import RunFacts, Sent, read_run
@@ -194,7 +194,7 @@ class Runner:
             for run in range(1, spec.runs + 1):
                 made = sum(one.run == run and one.again == again for one in earlier)
                 await self.run(spec, run, attempts, reason=reason, again=again, first=made + 1)
-        except ServerError as exc:  # this start says nothing more; others may
+        except (ServerError, InputError) as exc:  # this start says nothing more of the cell; others may
             broken = str(exc)
             self.journal.event("start failed", cell=spec.id, reason=reason, error=broken)
         if PARTS[spec.part].cold:

@@ -131,7 +131,7 @@ class Pairs:
         if not active:
             return f"what does not know had no value in {GIVE_UP} pairs in a row"
         if self.wish.budget_s is not None and number > 1 and elapsed + last > self.wish.budget_s:
-            return f"the budget of {self.wish.budget_s / 60:g} min has no room for another pair ({last / 60:.1f} min)"
+            return f"the budget of {self.wish.budget_s / 60:.3g} min has no room for another pair ({last / 60:.1f} min)"
         return None
 
     async def _start(self, side: str, number: int, active: Sequence[CellSpec]) -> dict[str, _Start]:
