@@ -380,6 +380,9 @@ class SetupRun:
 
     async def _measure_pairs(self, against: Pairs, spec: CellSpec) -> CellResult:
         """Measure all cells' pairs with the first cell that is asked for; the others find theirs made."""
+        if spec not in against.cells:
+            self.results[spec.id] = self._unsupported(spec, "not compared: the old card has no such cell")
+            return self.results[spec.id]
         try:
             await against.measure()
         except LlmbenchError as exc:

@@ -138,6 +138,7 @@ class Pairs:
         """Start one side anew and measure on it; the other side's server is gone before."""
         one, other = self._sides[side], self._sides["old" if side == "new" else "new"]
         reason = f"pair {number}, {side}"
+        self._note(f"pair {number} of at most {self.wish.pairs}: the {side} side")
         await other.stop_server()
         if side in self._used:
             await one.runner.servers.drop(reason)

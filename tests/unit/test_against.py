@@ -64,7 +64,7 @@ def pairs(new: Any, old: Any, log: list[str] | None = None, clock: Any = None, *
     sides: list[Any] = [FakeSide(log, "new", new), FakeSide(log, "old", old)]
     asked = Against(**({"card": None, "margin": 0.02, "pairs": 30} | wish))
     more = {} if clock is None else {"clock": clock}
-    return Pairs(sides[0], sides[1], [CODE], asked, log.append, **more), sides[0], sides[1]
+    return Pairs(sides[0], sides[1], [CODE], asked, lambda _: None, **more), sides[0], sides[1]
 
 
 def test_the_order_cancels_a_drift_and_a_figure_that_knows_ends_it() -> None:
