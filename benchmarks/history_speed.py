@@ -26,6 +26,7 @@ from pytest_llmbench.history import keys, schema, write
 from pytest_llmbench.history.connect import writing
 from pytest_llmbench.history.entry import CellLine, FigureLine, SessionEntry, now, utc
 from pytest_llmbench.history.store import Store
+from pytest_llmbench.judging import MACHINE_SESSIONS, OUTCOMES
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -174,10 +175,11 @@ def ask(store: Store, card: int, machine: int) -> None:
     baselines = store.baselines_of(one)  # sigma0 is in it
     assert len(baselines) == sum(map(len, CELLS.values()))
     assert all(b.pinned and b.sigma0 for b in baselines.values())
+    assert store.machine_state(one, MACHINE_SESSIONS) is not None
     cells, here = keys.cell_keys(one), keys.machine_key(one)
     for cell, names in CELLS.items():
         for name in names:
-            assert len(store.outcomes(cells[cell], here, name, 10)) == 10
+            assert len(store.outcomes(cells[cell], here, name, OUTCOMES)) == OUTCOMES
     assert store.changed_since(one, "decode[code]", "decode_tok_s", environment(10**6))
 
 

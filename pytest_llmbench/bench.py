@@ -76,6 +76,7 @@ class Bench:
         BenchFailedError with the whole explanation.
         """
         result = await self._run.settled(result)
+        self._run.checked.add(result.spec.id)
         verdicts = self._run.judge(result)
         if result.status == "unsupported" and self._skip is not None:
             self._skip(printable(f"{result.spec.id}: {result.reasons[0]}", lines=True))

@@ -166,7 +166,6 @@ class Gate:
                 require=self._gating.require_baseline,
                 strict=self._gating.strict,
                 accept=self._gating.accept,
-                why_none=self._why_no_baseline(),
             ),
         )
         self.effects[cell] = effects.effect(
@@ -188,6 +187,8 @@ class Gate:
 
     def facts(self, result: CellResult, verdicts: Sequence[Verdict]) -> list[str]:
         """What a failure's message says beside the numbers: the machine, and what changed since the baseline."""
+        if any(one.kind == "no baseline" and one.failed for one in verdicts):
+            return list(self._why_no_baseline())
         moved = [one for one in verdicts if one.kind in {"regressed", "improved", "inconclusive"} and one.interval]
         if not moved:
             return []

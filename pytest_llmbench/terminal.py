@@ -98,6 +98,8 @@ class Terminal:
         if found is None:
             return
         lines = list(found.summary)
+        if (reason := setups.settings.accept) is not None:
+            lines.append(f"new baselines begin with this session: {reason}")
         for card in found.cards:
             for cell in card.cells:
                 for proposal in cell.proposals:

@@ -45,8 +45,7 @@ class Reference:
 class Gated:
     """What the gate says of a cell's figures. decisions, baselines: by figure.
 
-    require: a figure without a baseline fails; why_none: lines that say what the baselines that there are differ in. strict:
-    what stays inconclusive fails. accept: the reason why the cell's figures start new baselines instead of being compared.
+    require: a figure without a baseline fails. strict: what stays inconclusive fails. accept: the reason why the cell's figures start new baselines instead of being compared.
     """
 
     decisions: Mapping[str, Decision] = field(default_factory=dict)
@@ -54,7 +53,6 @@ class Gated:
     require: bool = False
     strict: bool = False
     accept: str | None = None
-    why_none: tuple[str, ...] = ()
 
 
 UNGATED = Gated()
@@ -128,7 +126,7 @@ def _decided(cell: str, summary: Summary, decision: Decision, gate: Gated) -> Ve
     lines = messages.explain(decision, name_of(cell, summary), summary.unit, baseline, summary.values)
     failed = kind == "regressed" or (kind == "inconclusive" and gate.strict) or (kind == "no baseline" and gate.require)
     if kind == "no baseline" and gate.require:
-        lines = (*lines, "a baseline is required (--llmbench-require-baseline)", *gate.why_none)
+        lines = (*lines, "a baseline is required (--llmbench-require-baseline)")
     return Verdict(
         cell,
         summary.name,
@@ -327,9 +325,9 @@ def _kind(reason: str) -> str:
     return _COUNTED.sub(r"\1", _first_line(reason))
 
 
-def _listed(several: Sequence[object]) -> str:
-    more = len(several) - LISTED
-    return ", ".join(map(str, several[:LISTED])) + (f" and {more} more" if more > 0 else "")
+def _listed(several: Sequence[object], most: int = LISTED) -> str:
+    more = len(several) - most
+    return ", ".join(map(str, several[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 def _first_line(text: str) -> str:

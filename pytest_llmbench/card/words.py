@@ -52,6 +52,10 @@ _SAID: dict[str, Callable[[Mapping[str, Any], Any], tuple[str, str]]] = {
         f"has {len(value)} characters, at most {ctx['max_length']} are allowed",
         "shorten it",
     ),
+    **dict.fromkeys(
+        ("date_type", "date_parsing", "date_from_datetime_parsing", "date_from_datetime_inexact"),
+        lambda _, __: ("must be a date", "write it as in 2026-11-30, in double quotes"),
+    ),
     "card_version": lambda _, __: ("is no card format that this version reads", "write 1"),
 }
 

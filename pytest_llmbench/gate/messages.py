@@ -54,7 +54,8 @@ def _headline(decision: Decision, name: str, unit: str) -> str:
     assert decision.reference is not None
     assert decision.estimate is not None
     word = {"measure again": "is measured again", "noisy": "is too noisy to judge"}.get(decision.kind, decision.kind)
-    return f"{name} {word}: {shown(decision.estimate, unit)}, was {bare(decision.reference)} ({_change(decision)})"
+    said = f"{name} {word}: {shown(decision.estimate, unit)}, was {bare(decision.reference)} ({_change(decision)})"
+    return f"{said}; more fresh servers would tell (--llmbench-remeasure)" if decision.kind == "inconclusive" else said
 
 
 def _change(decision: Decision) -> str:

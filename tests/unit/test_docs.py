@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_llmbench import options
+from pytest_llmbench import options, outcomes
 from pytest_llmbench.card import FIGURES, PARTS, SetupCard
 from pytest_llmbench.measure import PARTS as MEASURED
 from pytest_llmbench.paced import Pace, running
@@ -120,7 +120,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--llmbench-json",
         "out/report.json",
     )
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert done.returncode == outcomes.EXIT_CODES["performance"], done.stdout + done.stderr
     (session,) = (folder / ".llmbench" / "runs").iterdir()
     shutil.copytree(session / "docs" / "raw", folder / "raw")
     return folder

@@ -54,7 +54,7 @@ def test_slowed_gpus_are_shown_once_with_the_cells() -> None:
             "power_capped_share": capped,
             "throttle_reasons": {"thermal slowdown by the driver": heat} if heat else {},
         }
-        return ({"run": 1, "number": 1, "reason": "first", "details": {"watch": {"gpus": [gpu]}}},)
+        return ({"run": 1, "number": 1, "reason": "first", "again": 0, "details": {"watch": {"gpus": [gpu]}}},)
 
     cells = [cell(f"prefill[{n}]").model_copy(update={"attempts": attempts(0.0, 0.9)}) for n in range(3)]
     hot = cell("decode[code]").model_copy(update={"attempts": attempts(0.12, 1.0)})
