@@ -13,11 +13,12 @@ from pytest_llmbench.errors import InputError, LlmbenchError
 from pytest_llmbench.files import new_session, now, relative, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_llmbench.bench import Bench
     from pytest_llmbench.card import SetupCard
+    from pytest_llmbench.marking import Marking
     from pytest_llmbench.options import Settings
     from pytest_llmbench.outcomes import JudgedCell
     from pytest_llmbench.outcomes.file import VerdictFile
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 CARDS: pytest.StashKey[tuple[LoadedCard, ...]] = pytest.StashKey()
 SETUPS: pytest.StashKey[Setups] = pytest.StashKey()
+MARKING: pytest.StashKey[Marking] = pytest.StashKey()
 TERMINAL: pytest.StashKey[Terminal] = pytest.StashKey()
 
 
@@ -144,6 +146,20 @@ def _refuse_with_against(settings: Settings) -> None:
             raise InputError(
                 flag, named, f"a direct comparison asks no earlier session: {other} has no use", f"leave out {other}"
             )
+
+
+def marking(settings: Settings, cards: Sequence[LoadedCard]) -> Marking:
+    """What the reviewed marks say of these cards' items. Raises MarksError."""
+    from pytest_llmbench.marking import Marking  # noqa: PLC0415
+
+    return Marking(settings.marks, {loaded.card.id: loaded.cells for loaded in cards})
+
+
+def marker_names() -> Mapping[str, str]:
+    """The markers of accepted marks, and what they mean; known once a card is read."""
+    from pytest_llmbench.marking import MARKERS  # noqa: PLC0415
+
+    return MARKERS
 
 
 def part_names() -> tuple[str, ...]:
@@ -356,13 +372,13 @@ class Setups:
 
     def refuse_other(self, cards: Sequence[LoadedCard]) -> None:
         """Refuse to compare or go on with another setup's run, as far as that is known now. Raises InputError."""
-        wish = _continue(self.settings)
+        wish, baseline_file = _continue(self.settings), self.settings.baseline
         if self.against is not None:
             from pytest_llmbench.against import cards as against_cards  # noqa: PLC0415
 
             new = self.against.new.card
             against_cards.refuse(new, self.against.old, self._promised.get(new.id, []))
-        if wish is None and self.settings.compare is None:
+        if wish is None and self.settings.compare is None and baseline_file is None:
             return
         from pytest_llmbench import sameness  # noqa: PLC0415
 
@@ -370,7 +386,12 @@ class Setups:
             cells = self._promised.get(loaded.card.id)
             if cells:
                 sameness.refuse_known(
-                    loaded.card, cells, self.settings.storage, compare=self.settings.compare, go_on=wish
+                    loaded.card,
+                    cells,
+                    self.settings.storage,
+                    compare=self.settings.compare,
+                    go_on=wish,
+                    baseline_file=baseline_file,
                 )
 
     async def use(self, loaded: LoadedCard, terminal: Terminal, spec: CellSpec | None = None) -> SetupRun:

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench import errors, fixtures, options, terminal
-from pytest_llmbench.fixtures import CARDS, SETTINGS, SETUPS, TERMINAL, CellParam, bench, card, cell, llmbench_setups
+from pytest_llmbench.fixtures import (
+    CARDS,
+    MARKING,
+    SETTINGS,
+    SETUPS,
+    TERMINAL,
+    CellParam,
+    bench,
+    card,
+    cell,
+    llmbench_setups,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,6 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
         against = fixtures.load_against(settings, cards)
         cards = (against.new,) if against is not None else cards
         fixtures.check_settings(settings, cards, against)
+        config.stash[MARKING] = fixtures.marking(settings, cards)
+    for name, text in fixtures.marker_names().items():
+        config.addinivalue_line("markers", f"{name}: {text}")
     for part in fixtures.part_names():
         config.addinivalue_line("markers", f"{part}: a benchmark of this part; set by the plugin, for -m {part}")
     config.stash[CARDS] = cards
@@ -131,10 +145,16 @@ def pytest_pycollect_makeitem(obj: object) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let ``-m fit`` and ``-m "not fit"`` pick parts."""
+    """Let ``-m fit`` and ``-m "not fit"`` pick parts, ``-m "not slow and not flaky"`` leave out what is marked."""
     marker = item.get_closest_marker("llmbench")
-    if marker is not None and SETTINGS in item.config.stash and marker.args[:1]:
-        item.add_marker(marker.args[0])
+    if marker is None or SETTINGS not in item.config.stash or not marker.args[:1]:
+        return
+    item.add_marker(marker.args[0])
+    param = fixtures.param_of(item)
+    if param is not None:
+        with _as_usage_error():
+            for name in item.config.stash[MARKING].markers_of(param.loaded.card.id, param.spec.id):
+                item.add_marker(name)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

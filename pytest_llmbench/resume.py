@@ -49,6 +49,7 @@ class Earlier:
     """An earlier run. attempts: by cell, each with the session that made it; statuses: of the cells that were concluded.
 
     searched: the failed sizes of ``fit`` below which the finer search came to its end, with the largest that answered.
+    judged: the cells that got their verdicts.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class Earlier:
     statuses: Mapping[str, tuple[str, tuple[str, ...]]]
     last_start: int
     searched: Mapping[str, int | None] = field(default_factory=dict)
+    judged: frozenset[str] = frozenset()
 
     @property
     def cells(self) -> tuple[dict[str, Any], ...]:
@@ -65,10 +67,22 @@ class Earlier:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Promised cells that were never concluded, or whose finer search was cut short."""
+        """Promised cells that were never concluded or judged, or whose finer search was cut short."""
         return tuple(
-            cell["id"] for cell in self.cells if cell["id"] not in self.statuses or self._cut_short(cell["id"])
+            cell["id"]
+            for cell in self.cells
+            if cell["id"] not in self.statuses or self._awaits_judgement(cell["id"]) or self._cut_short(cell["id"])
         )
+
+    def _awaits_judgement(self, cell: str) -> bool:
+        """Measured, and killed before its verdict: in the middle of measuring it again, as a rule."""
+        return self.statuses[cell][0] == "measured" and cell not in self.judged and not self.contract.get("probe")
+
+    def of_cell(self, cell: str) -> tuple[Attempt, ...]:
+        """The attempts of a concluded cell, without a fresh server's whose runs a kill may have cut short."""
+        made = self.attempts.get(cell, ())
+        last = max((one.again for one in made), default=0)
+        return tuple(one for one in made if cell in self.judged or not last or one.again < last)
 
     def _cut_short(self, cell: str) -> bool:
         plan = (self.contract.get("card_content") or {}).get("plan") or {}
@@ -136,6 +150,7 @@ def _read(folder: Path) -> Earlier:
     attempts: dict[str, list[Attempt]] = {}
     statuses: dict[str, tuple[str, tuple[str, ...]]] = {}
     searched: dict[str, int | None] = {}
+    judged: set[str] = set()
     for event in read_lines(folder / "journal.jsonl"):
         if event["event"] == "session":
             session = event["session"]
@@ -149,10 +164,12 @@ def _read(folder: Path) -> Earlier:
             attempts.setdefault(one.cell, []).append(one)
         elif event["event"] == "cell":
             statuses[event["cell"]] = (event["status"], tuple(event["reasons"]))
+        elif event["event"] == "verdicts":
+            judged.add(event["cell"])
         elif event["event"] == "search":
             searched[event["failed"]] = event["largest"]
     frozen = {cell: tuple(found) for cell, found in attempts.items()}
-    return Earlier(folder, session, contract, frozen, statuses, last_start, searched)
+    return Earlier(folder, session, contract, frozen, statuses, last_start, searched, frozenset(judged))
 
 
 def _require_whole(contract: Mapping[str, Any]) -> None:
@@ -240,7 +257,7 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
     }
     if wish.kind == "resume":
         whole = dict(concluded)
-        attempts = {cell: earlier.attempts.get(cell, ()) for cell in whole}
+        attempts = {cell: earlier.of_cell(cell) for cell in whole}
         for spec in promised:
             if spec.id not in whole and spec.id in earlier.attempts:
                 attempts[spec.id] = _finished_runs(spec, earlier.attempts[spec.id], finished_run)
@@ -250,7 +267,7 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
         searched = {c: s for c, s in searched.items() if s[0] == "measured" and "fit" not in (wish.parts or ())}
         anew = [cell["id"] for cell in earlier.cells if cell["part"] in (wish.parts or ())]
         whole = {cell: said for cell, said in concluded.items() if said[0] == "measured" and cell not in anew}
-        attempts = {cell: earlier.attempts.get(cell, ()) for cell in whole}
+        attempts = {cell: earlier.of_cell(cell) for cell in whole}
         left = [spec.id for spec in promised if spec.id not in whole]
         replaced = tuple(cell for cell in anew if earlier.statuses.get(cell, ("",))[0] == "measured")
         pieces = [cell for cell in anew if cell not in left]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import machine, plan, prompts, resume
 from pytest_llmbench.history import saved
+from pytest_llmbench.history.file import BaselineFile
 from pytest_llmbench.journal import plain
 from pytest_llmbench.measure import request
 from pytest_llmbench.measure.validity import Bounds
@@ -62,9 +63,15 @@ def terms(card: SetupCard, cells: Iterable[CellSpec], key: Any, engine: Any) -> 
 
 
 def refuse_known(
-    card: SetupCard, cells: Sequence[CellSpec], storage: Path, *, compare: str | None, go_on: Continue | None
+    card: SetupCard,
+    cells: Sequence[CellSpec],
+    storage: Path,
+    *,
+    compare: str | None,
+    go_on: Continue | None,
+    baseline_file: Path | None = None,
 ) -> None:
-    """Raise InputError where the earlier run or saved session is another setup's, as far as that is known by now.
+    """Raise InputError where the earlier run, saved session or file of baselines is another setup's, as far as is known.
 
     Known are the card, the host and the CPU; GPUs, engine and weights (unless the card states their hash) are taken as
     equal here and compared before the first request.
@@ -72,6 +79,9 @@ def refuse_known(
     if compare is not None:
         document = saved.load(storage, compare, card.id)
         saved.refuse_other(document, _key(card, cells, document["key"]))
+    if baseline_file is not None:
+        file = BaselineFile.load(baseline_file)
+        file.refuse_other(_key(card, cells, file.identity()), baseline_file)
     if go_on is not None:
         earlier = resume.read(resume.find(storage, card.id, go_on))
         old = earlier.contract

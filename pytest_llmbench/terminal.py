@@ -13,7 +13,7 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr  # pytest has no public name for them
 
 from pytest_llmbench.errors import printable
-from pytest_llmbench.fixtures import CARDS, SETUPS
+from pytest_llmbench.fixtures import CARDS, MARKING, SETUPS
 
 if TYPE_CHECKING:
     from _pytest._io import TerminalWriter
@@ -94,6 +94,8 @@ class Terminal:
         setups = self._config.stash[SETUPS]
         for line in setups.forgotten:
             reporter.write_line(printable(line, lines=True), red=True)
+        for line in self._config.stash[MARKING].covers_nothing():
+            reporter.write_line(printable(line), yellow=True)
         found = setups.verdict
         if found is None:
             return

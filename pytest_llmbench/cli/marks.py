@@ -291,10 +291,12 @@ def _found(marks: Marks, source: Source, today: dt.date) -> list[_Found]:
 
 
 def _histories(cell: TrackedCell, source: Source) -> list[FigureHistory]:
-    return [
+    found = [
         FigureHistory(one.name, one.direction, tuple(source.outcomes(cell, one.name, SESSIONS)), one.accepted)
         for one in cell.figures
     ]
+    # The history keeps companions too, which no session judges: they say nothing about a mark.
+    return [figure for figure in found if any(one.verdict is not None for one in figure.outcomes)]
 
 
 def _today() -> dt.date:

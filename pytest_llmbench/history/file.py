@@ -132,7 +132,7 @@ class BaselineFile(_Model):
 
     def differences(self, identity: Mapping[str, Any]) -> tuple[str, ...]:
         """What this card or machine has otherwise than the file; a cell that only one side has is no difference."""
-        return tuple(keys.differences(self._identity(), identity))
+        return tuple(keys.differences(self.identity(), identity))
 
     def refuse_other(self, identity: Mapping[str, Any], path: Path) -> None:
         """Raise InputError with the differences, unless card identity and machine are those of the file."""
@@ -174,7 +174,8 @@ class BaselineFile(_Model):
         before = [self.sessions[session].attributes for session in kept.members] if kept else []
         return keys.changes(before, keys.attributes(environment))
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """Card and machine of the file, as a contract's ``identity`` has them."""
         cells = {cell: content.definition for cell, content in self.cells.items()}
         return {"card_id": self.card_id, "card": self.card | {"cells": cells}, "machine": self.machine}
 

@@ -72,8 +72,8 @@ def _categories(cell: JudgedCell) -> Iterable[Category]:
 def _of_verdict(verdict: Verdict) -> Category:
     if verdict.kind == "machine changed":
         return "machine"
-    # A limit that could not be held against anything is no finding about speed.
-    return "measurement" if verdict.value is None else "performance"
+    # A limit without a number, or a number without the baseline that was required, is no finding about speed.
+    return "measurement" if verdict.value is None or verdict.kind == "no baseline" else "performance"
 
 
 def result_of(cell: JudgedCell) -> Result:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_llmbench.outcomes import EXIT_CODES
+
 if TYPE_CHECKING:
     from bench_folder import Bench
 
@@ -108,6 +110,7 @@ def test_bad_options(bench_folder: Bench, args: tuple[str, ...], words: tuple[st
 
 
 ERRORS = pytest.ExitCode.TESTS_FAILED
+SETUP = EXIT_CODES["setup"]
 
 
 @pytest.mark.parametrize(
@@ -133,14 +136,14 @@ def test_what_is_wrong_on_this_machine_is_an_error_of_the_items(
     bench_folder: Bench, changes: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     result = bench_folder.run_here(card=bench_folder.card(**changes))
-    refused(result, *words, code=ERRORS)
+    refused(result, *words, code=SETUP)
     result.assert_outcomes(errors=3 if "plan" not in changes else 1)
     assert bench_folder.servers() == []
 
 
 def test_a_server_with_another_context_than_promised_is_refused(bench_folder: Bench) -> None:
     card = bench_folder.card(pace={"props": {"default_generation_settings": {"n_ctx": 4096}}})
-    refused(bench_folder.run(card=card), "context of one request", "8192 tokens", "4096 tokens", code=ERRORS)
+    refused(bench_folder.run(card=card), "context of one request", "8192 tokens", "4096 tokens", code=SETUP)
     assert bench_folder.servers() == []
 
 
@@ -149,7 +152,7 @@ def test_a_server_that_silently_uses_the_cpu_is_refused(bench_folder: Bench) -> 
     card = bench_folder.card(
         hardware={"gpus": [{"name": "Radeon RX 7900 XTX", "vendor": "AMD"}]}, pace={"start_log": said}
     )
-    refused(bench_folder.run(card=card), "Radeon RX 7900 XTX", "runs on the CPU", said[9:28], code=ERRORS)
+    refused(bench_folder.run(card=card), "Radeon RX 7900 XTX", "runs on the CPU", said[9:28], code=SETUP)
     assert bench_folder.servers() == []
 
 
@@ -162,7 +165,7 @@ def test_an_alias_may_be_a_placeholder(bench_folder: Bench) -> None:
 def test_a_secret_that_no_header_can_carry_is_refused(bench_folder: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-ü")
     card = bench_folder.card(server={"args": ["-c", "8192"], "secrets": {"--api-key": "MY_KEY"}})
-    text = refused(bench_folder.run(card=card), "server.secrets.--api-key", "ASCII", code=ERRORS)
+    text = refused(bench_folder.run(card=card), "server.secrets.--api-key", "ASCII", code=SETUP)
     assert "sk-ü" not in text
 
 
@@ -209,7 +212,7 @@ def test_what_a_log_and_a_card_hold_is_shown_printable(bench_folder: Bench) -> N
         pace={"start_log": f"said {evil}", "start_exit": 3},
     )
     result = bench_folder.run(card=card)
-    text = refused(result, r"said \x1b[2J", r"Title \x1b[2J\x9b31m\n\| --- \|", r"Name\x1b[2J", code=ERRORS)
+    text = refused(result, r"said \x1b[2J", r"Title \x1b[2J\x9b31m\n\| --- \|", r"Name\x1b[2J", code=SETUP)
     assert "\x1b" not in text
     assert "\x9b" not in text
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from bench_folder import SUITES
+from bench_folder import SUITES, events, kill_in_the_middle
 
 from pytest_llmbench import verify
 from pytest_llmbench.report.document import packaged_schema
@@ -21,47 +18,13 @@ if TYPE_CHECKING:
 
     from bench_folder import Bench
 
-FILES = ("test_decode.py", "test_prefill.py")
-
 
 def runs(bench: Bench) -> list[Path]:
     return sorted((bench.path / ".llmbench" / "runs").glob("*/card"))
 
 
-def events(folder: Path, name: str) -> list[dict[str, Any]]:
-    path = folder / "journal.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith(b"\n")]
-    return [event for event in found if event["event"] == name]
-
-
 def report_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "report.json").read_text(encoding="utf-8")))
-
-
-def kill_in_the_middle(
-    bench: Bench, card: Path, after: int, of: str = "attempt", files: tuple[str, ...] = FILES
-) -> Path:
-    """Start a session that hangs, kill it with SIGKILL once so many events of a kind are in its journal."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, "--setup", str(card)],
-        cwd=bench.path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if runs(bench) and len(events(runs(bench)[0], of)) >= after:
-                break
-            time.sleep(0.05)
-        else:
-            pytest.fail("the session never came so far")
-    finally:
-        child.kill()
-        child.wait()
-    (folder,) = runs(bench)
-    return folder
 
 
 def hanging_card(bench: Bench) -> Path:
@@ -104,7 +67,7 @@ def test_a_killed_run_is_readable_and_resumed_to_a_complete_one(bench_folder: Be
     assert f"Resume of {was}" in result.stdout.str()
     assert bench_folder.servers() == []
     again = bench_folder.run("--llmbench-resume", now, card=card)
-    assert "nothing is left to measure in it" in again.stdout.str()
+    assert "nothing is left to measure in it" in again.stderr.str()
     last = bench_folder.run("--llmbench-resume", card=card)  # the old one was gone on with already
     assert "no unfinished run of card card" in last.stderr.str()
 
@@ -159,7 +122,7 @@ def test_a_search_of_fit_that_was_cut_short_goes_on_where_it_was(bench_folder: B
     assert [one for one in verify.check(new) if not one.matches] == []
     # And it is at its end now: that is remembered too.
     again = bench_folder.run("--llmbench-resume", now, card=card, paths=("test_fit.py",))
-    assert "nothing is left to measure in it" in again.stdout.str()
+    assert "nothing is left to measure in it" in again.stderr.str()
 
 
 def test_another_setup_is_refused_with_the_differences(bench_folder: Bench) -> None:
@@ -198,7 +161,7 @@ def test_another_engine_is_refused(bench_folder: Bench) -> None:
         ),
         (("--llmbench-probe", "--llmbench-save", "z"), ("--llmbench-probe", "never a measurement", "--llmbench-save")),
         (("--llmbench-levels", "1,two"), ("--llmbench-levels", "1,two", "whole numbers above 0")),
-        (("--llmbench-runs", "1,2"), ("--llmbench-runs", "one number")),
+        (("--llmbench-runs", "1,2"), ("--llmbench-runs", "one whole number")),
         (
             ("--llmbench-depths", "9000"),
             ("--llmbench-depths 9000", "cannot be measured so", "one request may use 8192"),
@@ -243,9 +206,9 @@ def test_a_supplement_replaces_a_whole_part_and_both_stay(bench_folder: Bench) -
     before = report_of(first)
     wish = ("--llmbench-supplement", str(first), "--llmbench-supplement-reason", "a backup ran during decode")
     pieces = bench_folder.run(*wish, "--llmbench-parts", "decode", "-k", "prose", card=card)
-    assert "a part is replaced whole" in pieces.stdout.str()
+    assert "a part is replaced whole" in pieces.stderr.str()
     nothing = bench_folder.run(*wish, card=card)
-    assert "nothing is left to measure in it" in nothing.stdout.str()
+    assert "nothing is left to measure in it" in nothing.stderr.str()
     result = bench_folder.run(*wish, "--llmbench-parts", "decode", card=card)
     result.assert_outcomes(passed=2, deselected=1)
     folder = runs(bench_folder)[-1]

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_llmbench.client.parse import parse
 from pytest_llmbench.journal import read_lines, trace_from_json
+from pytest_llmbench.outcomes import EXIT_CODES
 from pytest_llmbench.report.document import packaged_schema
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def test_a_server_that_does_not_start_is_one_error_told_once(bench_folder: Bench
     report = bench_folder.report()
     assert {c["status"] for c in report["cells"]} == {"failed"}
     assert "exit code 9" in report["problems"][0]
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.ret == EXIT_CODES["setup"]
 
 
 def test_a_dropped_connection_is_a_failure_never_a_short_answer(bench_folder: Bench) -> None:

@@ -23,6 +23,7 @@ from pytest_llmbench.engine.version import resolve_binary
 from pytest_llmbench.errors import InputError
 from pytest_llmbench.journal import read_lines, trace_from_json
 from pytest_llmbench.measure import figures as fig
+from pytest_llmbench.outcomes import EXIT_CODES
 from pytest_llmbench.report.document import packaged_schema
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def refused(done: Done, *words: str) -> None:
         assert word in done.text
     assert "Traceback" not in done.text
     assert "INTERNALERROR" not in done.text
-    assert done.code == pytest.ExitCode.TESTS_FAILED
+    assert done.code == EXIT_CODES["setup"]
     assert {cell["status"] for cell in done.report["cells"]} == {"failed"}
 
 
@@ -241,7 +242,7 @@ def test_a_step_that_a_hog_disturbs_is_repeated_named_and_finally_not_a_number(
     model: Path, tmp_path: Path, hog: subprocess.Popen[bytes]
 ) -> None:
     done = measure(tmp_path, guarded(model))
-    assert done.code == pytest.ExitCode.TESTS_FAILED
+    assert done.code == EXIT_CODES["machine"]
     (cell,) = done.report["cells"]
     assert cell["status"] == "disturbed"
     assert [attempt["number"] for attempt in cell["attempts"]] == [1, 2, 3, 4]  # METHOD: at most 3 repeats

@@ -54,8 +54,9 @@ STREET: dict[str, frozenset[str]] = {
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
         "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness against",
         "bench": "errors records files card client report runner session wishes marks",
+        "marking": "records machine card history marks sameness",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume bench wishes marks outcomes sameness gate against",
+        "watch engine figure_kinds resume bench wishes marks marking outcomes sameness gate against",
     }.items()
 }
 ROOM_OF = {
