@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.session import SetupRun
     from pytest_llmbench.slowdown import Slowdown
     from pytest_llmbench.terminal import Terminal
-    from pytest_llmbench.wishes import ControlWish, Gating
+    from pytest_llmbench.wishes import Against, ControlWish, Gating
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 CARDS: pytest.StashKey[tuple[LoadedCard, ...]] = pytest.StashKey()
@@ -45,6 +45,30 @@ class LoadedCard:
     card: SetupCard
     cells: tuple[CellSpec, ...]
     control: ControlWish | None = None
+
+
+@dataclass(frozen=True)
+class LoadedAgainst:
+    """The old card of a direct comparison. new: the new one with the cells that both have; only_new, only_old: the others.
+
+    differs: what the two cards differ in, of what may differ.
+    """
+
+    new: LoadedCard
+    old: SetupCard
+    only_new: tuple[str, ...]
+    only_old: tuple[str, ...]
+    differs: tuple[str, ...]
+    path: str
+
+    @property
+    def header(self) -> list[str]:
+        """What a person must know before it starts."""
+        lines = [f"against {self.old.id} ({self.path}); differs (old -> new): {'; '.join(self.differs) or 'nothing'}"]
+        for which, cells in (("new", self.only_new), ("old", self.only_old)):
+            if cells:
+                lines.append(f"not measured, for only the {which} card has it: {', '.join(cells)}")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -85,6 +109,50 @@ def load_cards(settings: Settings) -> tuple[LoadedCard, ...]:
     return tuple(loaded)
 
 
+def load_against(settings: Settings, cards: Sequence[LoadedCard]) -> LoadedAgainst | None:
+    """Read the old card, and leave of the new one the cells that both have. Raises CardError, InputError."""
+    if settings.against is None:
+        return None
+    from pytest_llmbench.against import cards as against  # noqa: PLC0415
+    from pytest_llmbench.card import SetupCard  # noqa: PLC0415
+    from pytest_llmbench.plan_changes import changed  # noqa: PLC0415
+
+    _refuse_with_against(settings)
+    old = changed(SetupCard.load(settings.against), _changes(settings))
+    new = cards[0]
+    both, only_new, only_old = against.common(new.card, old)
+    return LoadedAgainst(
+        replace(new, cells=both), old, only_new, only_old, against.differences(new.card, old), str(settings.against)
+    )
+
+
+def _refuse_with_against(settings: Settings) -> None:
+    """Refuse what a direct comparison cannot do, or has no use for. Raises InputError."""
+    flag, named = "--llmbench-against", str(settings.against)
+    if len(settings.setups) > 1:
+        raise InputError(flag, named, "goes with one --setup card: the new one", "compare one pair of cards at a time")
+    if settings.model is not None:
+        reason = "--llmbench-model does not say which of the two cards' files it replaces"
+        raise InputError(flag, named, reason, "write the path into the cards")
+    wishes = {
+        "--llmbench-probe": settings.probe or None,
+        "--llmbench-resume": settings.resume,
+        "--llmbench-supplement": settings.supplement,
+        "--llmbench-save": settings.save,
+        "--llmbench-autosave": settings.autosave or None,
+        "--llmbench-compare": settings.compare,
+        "--llmbench-accept": settings.accept,
+        "--llmbench-baseline": settings.baseline,
+        "--llmbench-require-baseline": settings.require_baseline or None,
+        "--llmbench-remeasure": settings.remeasure,
+    }
+    for other, value in wishes.items():
+        if value is not None:
+            raise InputError(
+                flag, named, f"a direct comparison asks no earlier session: {other} has no use", f"leave out {other}"
+            )
+
+
 def marking(settings: Settings, cards: Sequence[LoadedCard]) -> Marking:
     """What the reviewed marks say of these cards' items. Raises MarksError."""
     from pytest_llmbench.marking import Marking  # noqa: PLC0415
@@ -102,7 +170,7 @@ def marker_names() -> Mapping[str, str]:
 def _control(settings: Settings, path: Path, card: SetupCard) -> ControlWish | None:
     """The control that the flag or the card names. Raises CardError, InputError."""
     named = settings.control or (path.parent / card.control.card if card.control is not None else None)
-    if named is None or settings.no_control or settings.probe:
+    if named is None or settings.no_control or settings.probe or settings.against:
         return None
     from pytest_llmbench.card import SetupCard  # noqa: PLC0415
     from pytest_llmbench.wishes import ControlWish  # noqa: PLC0415
@@ -189,6 +257,7 @@ def _canary(settings: Settings) -> Slowdown | None:
         "--llmbench-supplement": settings.supplement,
         "--llmbench-accept": settings.accept,
         "--llmbench-no-history": settings.no_history or None,
+        "--llmbench-against": settings.against,
     }
     for flag, value in wishes.items():
         if value is not None:
@@ -197,7 +266,7 @@ def _canary(settings: Settings) -> Slowdown | None:
     return Slowdown.parse(settings.canary)
 
 
-def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
+def check_settings(settings: Settings, cards: Sequence[LoadedCard], against: LoadedAgainst | None = None) -> None:
     """What can be refused before anything is collected. Raises InputError."""
     from pytest_llmbench import resume  # noqa: PLC0415
     from pytest_llmbench.card import FIGURES, PARTS  # noqa: PLC0415
@@ -227,7 +296,8 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard]) -> None:
         if settings.json.is_dir():
             raise InputError("--llmbench-json", str(settings.json), "is a folder", "name a file")
         _check_writable("--llmbench-json", settings.json.parent)
-    known = {token.strip("<>") for loaded in cards for _, token in loaded.card.placeholders}
+    every = [*(loaded.card for loaded in cards), *([against.old] if against else [])]
+    known = {token.strip("<>") for one in every for _, token in one.placeholders}
     for name in settings.variables:
         if name not in known:
             there = ", ".join(sorted(known)) or "none"
@@ -293,7 +363,7 @@ def _check_gate(settings: Settings) -> None:
 
 
 def _keeps_history(settings: Settings) -> bool:
-    return not settings.no_history and not settings.probe
+    return not settings.no_history and not settings.probe and settings.against is None
 
 
 def place_of(param: CellParam, cards: Sequence[LoadedCard]) -> tuple[int, int]:
@@ -321,8 +391,8 @@ def param_of(item: pytest.Item) -> CellParam | None:
 class Setups:
     """The setups of a session: one runs at a time, and each leaves its documents."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, against: LoadedAgainst | None = None) -> None:
+        self.settings, self.against = settings, against
         self.session = new_session()
         self.folder = settings.storage / "runs" / self.session
         self.documents: dict[str, dict[str, Any]] = {}
@@ -351,6 +421,11 @@ class Setups:
     def refuse_other(self, cards: Sequence[LoadedCard]) -> None:
         """Refuse to compare or go on with another setup's run, as far as that is known now. Raises InputError."""
         wish, baseline_file = _continue(self.settings), self.settings.baseline
+        if self.against is not None:
+            from pytest_llmbench.against import cards as against_cards  # noqa: PLC0415
+
+            new = self.against.new.card
+            against_cards.refuse(new, self.against.old, self._promised.get(new.id, []))
         if wish is None and self.settings.compare is None and baseline_file is None:
             return
         from pytest_llmbench import sameness  # noqa: PLC0415
@@ -399,7 +474,10 @@ class Setups:
         return SetupRun(
             loaded.card,
             cells=cells,
-            left_out=[(spec.id, self._why_not(spec)) for spec in loaded.cells if spec.id not in promised],
+            left_out=[
+                *((spec.id, self._why_not(spec)) for spec in loaded.cells if spec.id not in promised),
+                *((cell, "the old card has no such cell") for cell in (self.against.only_new if self.against else ())),
+            ],
             folder=self.folder / loaded.card.id,
             session=self.session,
             wishes=Wishes(
@@ -419,6 +497,7 @@ class Setups:
                 gating=_gating(settings),
                 canary=_canary(settings),
                 control=loaded.control,
+                against=_against(settings, self.against),
             ),
             progress=terminal,
         )
@@ -506,6 +585,21 @@ def _seen_from(base: Path, cell: JudgedCell) -> JudgedCell:
     return replace(cell, result=replace(result, raw_file=raw, server_logs=logs))
 
 
+def _against(settings: Settings, loaded: LoadedAgainst | None) -> Against | None:
+    from pytest_llmbench.gate.sequential import Asked  # noqa: PLC0415
+    from pytest_llmbench.wishes import Against  # noqa: PLC0415
+
+    if loaded is None:
+        return None
+    asked = Asked()
+    return Against(
+        loaded.old,
+        asked.margin if settings.margin is None else settings.margin,
+        asked.budget if settings.pairs is None else settings.pairs,
+        settings.budget_s,
+    )
+
+
 def _gating(settings: Settings) -> Gating:
     from pytest_llmbench.wishes import Gating  # noqa: PLC0415
 
@@ -516,7 +610,8 @@ def _gating(settings: Settings) -> Gating:
         require_baseline=settings.require_baseline,
         strict=settings.strict,
         accept=settings.accept,
-        marks=settings.marks,
+        # What a mark covers is measured by the history, which is not asked here.
+        marks=settings.marks if settings.against is None else None,
     )
 
 

@@ -319,7 +319,7 @@ class Gate:
 
     def remember_control(self, document: Mapping[str, Any], folder: Path) -> list[str]:
         """Keep the control's own session: its level has a baseline like any figure; what could not be done, in words."""
-        if self._store is None or self.control is None:
+        if self._store is None or self.control is None or self._canary:
             return []
         try:
             self._store.record(document, folder)
@@ -340,9 +340,8 @@ class Gate:
                 cells = [cell["id"] for cell in document["cells"] if cell["status"] == "measured"]
                 if cells:
                     self._store.accept(self._card_id, cells, why=self._gating.accept, since=document["session"])
-            if (
-                self._file is None and self._identity is not None
-            ):  # this session counts: what is missing is said after it
+            if self._file is None and self._identity is not None:
+                # This session counts: what is missing is said after it.
                 self._after = self._store.baselines_of(self._identity)
         except LlmbenchError as exc:
             return [f"not remembered: {exc}"]

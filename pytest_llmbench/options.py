@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import pytest
 
@@ -41,6 +41,14 @@ _VALUES: tuple[tuple[str, str, str], ...] = (
         "run this card's server as the control, in turns with the setup's runs; off: none, whatever the card says",
     ),
     ("verdict", "PATH", "also write the verdict file to this path"),
+    (
+        "against",
+        "CARD",
+        "the old card: measure it in turns with the --setup card, in pairs of fresh servers, until it is known",
+    ),
+    ("margin", "PERCENT", "with --llmbench-against: changes within it are no matter (default: 2)"),
+    ("pairs", "N", "with --llmbench-against: the most pairs of server starts (default: 30)"),
+    ("budget", "MINUTES", "with --llmbench-against: no new pair that would end later than this"),
     ("ready-timeout", "SECONDS", "how long a server may load before it counts as failed (default: 600)"),
     ("silence-timeout", "SECONDS", "how long a request may be silent before it counts as hung (default: 1800)"),
 )
@@ -62,6 +70,7 @@ _COMPARE_FAIL = "compare-fail"
 DEFAULT_TOLERANCE = 0.10
 MOST_AGAIN = 20
 _OFF = "off"
+MOST_PAIRS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,17 @@ class Settings:
     canary: str | None = None
     control: Path | None = None
     no_control: bool = False
+    against: Path | None = None
+    margin: float | None = None
+    pairs: int | None = None
+    budget_s: float | None = None
+
+
+class _Against(TypedDict):
+    against: Path | None
+    margin: float | None
+    pairs: int | None
+    budget_s: float | None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -225,6 +245,7 @@ def read(config: pytest.Config) -> Settings | None:
         canary=config.getoption("--llmbench-canary"),
         control=None if _value(config, "control") == _OFF else _path_of(config, "control"),
         no_control=_value(config, "control") == _OFF,
+        **_against(config),
     )
 
 
@@ -308,6 +329,40 @@ def _count(config: pytest.Config, name: str) -> int | None:
     if not re.fullmatch(r"[0-9]{1,3}", text.strip()) or int(text) > MOST_AGAIN:
         raise _refusal(field, text, f"not a whole number from 0 to {MOST_AGAIN}", f"--llmbench-{name} 4")
     return int(text)
+
+
+def _against(config: pytest.Config) -> _Against:
+    """The direct comparison; refuses its flags where there is none."""
+    against = _path_of(config, "against")
+    margin = _number(config, "margin", 50.0, "a percentage above 0 (and at most 50)", "2")
+    pairs = _number(config, "pairs", MOST_PAIRS, f"a whole number from 1 to {MOST_PAIRS}", "30", whole=True)
+    budget = _number(config, "budget", _MOST_SECONDS / 60, "a number of minutes above 0 (a week at most)", "60")
+    if against is None:
+        for name, value in (("margin", margin), ("pairs", pairs), ("budget", budget)):
+            if value is not None:
+                text, field = _found(config, name)
+                raise _refusal(field, text, "there is no --llmbench-against", "name the old card too")
+    return {
+        "against": against,
+        "margin": None if margin is None else margin / 100,
+        "pairs": None if pairs is None else int(pairs),
+        "budget_s": None if budget is None else 60 * budget,
+    }
+
+
+def _number(
+    config: pytest.Config, name: str, most: float, needed: str, example: str, *, whole: bool = False
+) -> float | None:
+    text, field = _found(config, name)
+    if text is None:
+        return None
+    try:
+        number = float(text.strip().removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 < number <= most or (whole and number != int(number)):
+        raise _refusal(field, text, f"not {needed}", f"--llmbench-{name} {example}")
+    return number
 
 
 def _reason(config: pytest.Config, name: str) -> str | None:

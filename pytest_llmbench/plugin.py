@@ -62,7 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _refuse_missing_path(config)
     with _as_usage_error():
         cards = fixtures.load_cards(settings)
-        fixtures.check_settings(settings, cards)
+        against = fixtures.load_against(settings, cards)
+        cards = (against.new,) if against is not None else cards
+        fixtures.check_settings(settings, cards, against)
         config.stash[MARKING] = fixtures.marking(settings, cards)
     for name, text in fixtures.marker_names().items():
         config.addinivalue_line("markers", f"{name}: {text}")
@@ -70,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{part}: a benchmark of this part; set by the plugin, for -m {part}")
     config.stash[CARDS] = cards
     config.stash[SETTINGS] = settings
-    config.stash[SETUPS] = fixtures.Setups(settings)
+    config.stash[SETUPS] = fixtures.Setups(settings, against)
     if not config.getoption("collectonly"):
         _switch_on_json_report(config)
     reporter = terminal.Terminal(config)

@@ -104,7 +104,7 @@ def find(storage: Path, card: str, wish: Continue) -> Path:
             if not (folder / "contract.json").exists():
                 continue  # killed before it promised anything
             one = read(folder)
-            if one.session in resumed or one.contract.get("probe") or one.contract.get("canary"):
+            if one.session in resumed or any(one.contract.get(kind) for kind in ("probe", "canary", "against")):
                 continue
             if wish.kind == "supplement" or one.unfinished:
                 return folder
@@ -194,6 +194,13 @@ def refuse_other(earlier: Earlier, terms: Mapping[str, Any], wish: Continue) -> 
     if earlier.contract.get("canary"):
         reason = "is a canary: its server was slowed on purpose"
         raise InputError(FLAGS[wish.kind], earlier.session, reason, "name another run")
+    if earlier.contract.get("against"):
+        raise InputError(
+            FLAGS[wish.kind],
+            earlier.session,
+            "is a direct comparison (--llmbench-against): its pairs belong to one stretch of time",
+            "measure it anew, or name another run",
+        )
     old: dict[str, Any] = {name: earlier.contract.get(name) for name in _SAME}
     new: dict[str, Any] = json.loads(json.dumps({name: terms.get(name) for name in _SAME}))
     _keep_common(old["request_fields"], new["request_fields"])

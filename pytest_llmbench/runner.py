@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_llmbench import stats
 from pytest_llmbench.client import parse
-from pytest_llmbench.errors import ServerError
+from pytest_llmbench.errors import InputError, ServerError
 from pytest_llmbench.files import now
 from pytest_llmbench.measure import PARTS
 from pytest_llmbench.measure.part import RunFacts, Sent, read_run
@@ -185,8 +185,41 @@ class Runner:
             await self.servers.drop(f"{spec.id} is done")
         return result
 
+    async def measure_start(
+        self, spec: CellSpec, earlier: Sequence[Attempt], *, again: int, reason: str
+    ) -> tuple[list[Attempt], tuple[int, ...], str | None]:
+        """Measure a cell's promised runs on the running server (a new one where there is none), as one start of several.
+
+        earlier: the attempts of starts before; attempts of the same run and ``again`` are counted on. Returns the attempts, the
+        server starts that they used, and what kept runs from being made. The caller puts the cell together.
+        """
+        await self._end_abandoned()
+        self._measuring = asyncio.current_task()
+        attempts: list[Attempt] = []
+        before, broken = self.servers.starts, None
+        try:
+            if not PARTS[spec.part].cold:
+                await self.servers.live()
+                before = self.servers.starts - 1
+            for run in range(1, spec.runs + 1):
+                made = sum(one.run == run and one.again == again for one in earlier)
+                await self.run(spec, run, attempts, reason=reason, again=again, first=made + 1)
+        except (ServerError, InputError) as exc:  # this start says nothing more of the cell; others may
+            broken = str(exc)
+            self.journal.event("start failed", cell=spec.id, reason=reason, error=broken)
+        if PARTS[spec.part].cold:
+            await self.servers.drop(f"{spec.id} is done")
+        return attempts, tuple(range(before + 1, self.servers.starts + 1)), broken
+
     async def run(
-        self, spec: CellSpec, run: int, attempts: list[Attempt], *, reason: str = FIRST, again: int = 0
+        self,
+        spec: CellSpec,
+        run: int,
+        attempts: list[Attempt],
+        *,
+        reason: str = FIRST,
+        again: int = 0,
+        first: int = 1,
     ) -> None:
         """Make a run, and again while the policy allows; append every attempt to ``attempts``.
 
@@ -195,7 +228,7 @@ class Runner:
         left = {"disturbed": self._retry.disturbed, "invalid": self._retry.invalid, "crash": self._retry.crash}
         if PARTS[spec.part].cold:
             left["crash"] = 0  # a size that does not fit is the answer, not an accident
-        for number in itertools.count(1):
+        for number in itertools.count(first):
             attempt = await self._attempt(spec, run, number, reason, again)
             attempts.append(attempt)
             cause, reason = why_again(spec, attempt)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench import contract as contracts
 from pytest_llmbench import control as controls
 from pytest_llmbench import control_gate, fit_search, machine, plan, promises, prompts, resume, sameness, stats, verdict
+from pytest_llmbench.against import cards as against_cards
+from pytest_llmbench.against.pairs import Pairs
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
@@ -121,6 +123,9 @@ class SetupRun:
         self._planted = Planted(wishes.canary) if wishes.canary is not None else None
         self.remeasured_s = 0.0
         self._going_on: GoingOn | None = None
+        self.against: Pairs | None = None
+        self._old: SetupRun | None = None
+        self._compared: dict[str, Any] | None = None
         self._bounds = sameness.bounds(card)
         self.leaves_nothing = False
         self.not_written: str | None = None
@@ -135,9 +140,12 @@ class SetupRun:
         """
         if self._hopeless is not None:
             raise self._hopeless
+        if self.against is not None and self._promised:
+            return  # the pairs start their servers themselves
         try:
             if self._runner is None:
                 self._runner = self._prepare_runner()
+                self._prepare_against()
             needs_none = spec is not None and PARTS[spec.part].cold
             if needs_none and not self._promised:
                 if all(PARTS[one.part].cold for one in self.cells):
@@ -332,6 +340,61 @@ class SetupRun:
             "changes": {name: one.change for name, one in level.figures.items()} if level is not None else {},
         }
 
+    # ---- old against new ----
+
+    def _prepare_against(self) -> None:
+        """The old card's run, whose folder lies in this one's, and the pairs of both; its server is not started yet."""
+        wish = self.wishes.against
+        if wish is None:
+            return
+        common, only_new, only_old = against_cards.common(self.card, wish.card)
+        compared = {spec.id for spec in common}
+        cells = tuple(spec for spec in self.cells if spec.id in compared)
+        against_cards.refuse(self.card, wish.card, cells)
+        self._old = old = SetupRun(
+            wish.card,
+            cells=cells,
+            left_out=[(cell, "the new card has no such cell") for cell in only_old],
+            folder=self.folder / "against",
+            session=self.session,
+            wishes=replace(
+                self.wishes,
+                against=None,
+                control=None,
+                canary=None,
+                gating=Gating(),
+                compare=None,
+                save=(),
+                json=None,
+                go_on=None,
+                model=None,
+            ),
+            progress=self._progress,
+        )
+        try:
+            old._runner = old._prepare_runner()
+        except LlmbenchError as exc:
+            old.problems.append(str(exc))
+            raise
+        self.against = Pairs(self, old, cells, wish, self._progress.note)
+        differs = [
+            *against_cards.engines(old.environment, self.environment),
+            *against_cards.differences(self.card, wish.card),
+        ]
+        terms = {
+            "margin": wish.margin,
+            "most_pairs": wish.pairs,
+            "budget_min": None if wish.budget_s is None else wish.budget_s / 60,
+            "error": self.against.asked.error,
+            "figures": self.against.asked.figures,
+            "differs": differs,
+            "only_new": list(only_new),
+            "only_old": list(only_old),
+        }
+        self._compared = {"role": "new", "card": wish.card.id, "folder": "against"} | terms
+        old._compared = {"role": "old", "card": self.card.id, "folder": ".."} | terms
+        self._progress.note(f"new against old differ in: {'; '.join(differs) or 'nothing that is known'}")
+
     def _judged_figures(self) -> int:
         return sum(kind.gated and kind.direction != "none" for spec in self.cells for kind in PARTS[spec.part].kinds)
 
@@ -443,6 +506,7 @@ class SetupRun:
             "canary": self.wishes.canary.words if self.wishes.canary else None,
             "plan_changes": dict(self.wishes.plan_changes),
             "continues": self._going_on.to_json() if self._going_on else None,
+            "against": dict(self._compared) if self._compared else None,
             "tool": self.environment["software"],
             "prompts_version": prompts.PROMPTS_VERSION,
             "card_content": self.card.as_json(),
@@ -465,6 +529,8 @@ class SetupRun:
         """Measure a promised cell. Raises LlmbenchError where no server can be started."""
         await self.start(spec)
         assert self._runner is not None
+        if self.against is not None:
+            return await self._measure_pairs(self.against, spec)
         if self._going_on is not None and spec.id in self._going_on.taken.whole:
             await self._search(self.results[spec.id])
             return self.results[spec.id]
@@ -479,6 +545,44 @@ class SetupRun:
         self.results[spec.id] = result
         await self._search(result)
         return result
+
+    async def _measure_pairs(self, against: Pairs, spec: CellSpec) -> CellResult:
+        """Measure all cells' pairs with the first cell that is asked for; the others find theirs made."""
+        if spec not in against.cells:
+            self.results[spec.id] = self._unsupported(spec, "not compared: the old card has no such cell")
+            return self.results[spec.id]
+        try:
+            await against.measure()
+        except LlmbenchError as exc:
+            assert self._old is not None
+            self.problems.append(f"the old card, {self._old.card.id}: {exc}")
+            self._hopeless = LlmbenchError(self.problems[-1])
+            raise self._hopeless from None
+        return self.results.get(spec.id) or self._without_result(spec)
+
+    @property
+    def runner(self) -> Runner:
+        assert self._runner is not None
+        return self._runner
+
+    def conclude(self, spec: CellSpec, attempts: Sequence[Attempt], starts: Sequence[int], broken: str | None) -> None:
+        """Put a cell of several starts together; its status and summaries are those of its own promised runs."""
+        result = self._within_promise(
+            stats.conclude(
+                spec,
+                self.card.id,
+                attempts,
+                PARTS[spec.part].kinds,
+                raw_file=str(self.folder / Journal.raw_file(spec.id)),
+                server_logs=[str(self.folder / f"server-{n}.log") for n in starts],
+                broken=broken,
+            )
+        )
+        before, self.results[spec.id] = self.results.get(spec.id), result
+        if self._journal is not None and (before is None or before.status != result.status):
+            self._journal.event(
+                "cell", cell=spec.id, status=result.status, reasons=result.reasons, summaries=result.summaries
+            )
 
     async def _search(self, result: CellResult) -> None:
         """Search finer below a size that failed, where the card wants it; what is known already is not tried again."""
@@ -534,7 +638,7 @@ class SetupRun:
 
     def judge(self, result: CellResult) -> tuple[Verdict, ...]:
         """The verdicts of a cell's figures, kept for the document; a probe is not judged."""
-        if self.wishes.probe:
+        if self.wishes.probe or (self._compared or {}).get("role") == "old":
             return ()
         limits = self.card.thresholds.get(result.spec.id, {})
         references = None
@@ -548,6 +652,13 @@ class SetupRun:
             references,
             seen=lambda: self._seen(result),
         )
+        if self.against is not None:
+            differs = (self._compared or {})["differs"]
+            facts = [
+                f"differs (old -> new): {'; '.join(differs) if differs else 'nothing that is known'}",
+                f"old: {self.folder / 'against' / Journal.raw_file(result.spec.id)}",
+            ]
+            verdicts = self.against.verdicts(result, verdicts, strict=self.wishes.gating.strict, facts=facts)
         self.verdicts[result.spec.id] = verdicts
         if self._journal is not None:
             self._journal.event("verdicts", cell=result.spec.id, verdicts=verdicts)
@@ -574,21 +685,27 @@ class SetupRun:
     @property
     def not_reached(self) -> tuple[str, ...]:
         """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
-        if not self._promised or self.wishes.probe:
+        if not self._promised or self.wishes.probe or self._compared is not None:
             return ()
         return tuple(spec.id for spec in self.cells if spec.id not in self.results)
 
     async def stop(self) -> None:
-        """Stop the server, and the control's; nothing is left running."""
+        """Stop the server, the control's and the old card's; nothing is left running."""
         try:
-            if self._runner is not None:
-                await self._runner.aclose()
+            await self.stop_server()
         finally:
             if self._control_run is not None:
                 await self._control_run.stop()
+            if self._old is not None:
+                await self._old.stop_server()
             if self._planted is not None:
                 self._planted.close()
                 self.problems += [one for one in self._planted.problems if one not in self.problems]
+
+    async def stop_server(self) -> None:
+        """Stop this setup's own server."""
+        if self._runner is not None:
+            await self._runner.aclose()
 
     def finish(self) -> document.Document:
         """Write report.json and table.md, and save what was asked for. Works after any kind of end."""
@@ -599,6 +716,7 @@ class SetupRun:
             self.environment["quiet_check"] = self._watch.quiet()
         self._finish_control()
         self.environment["engine_log"] = self._engine_logs()
+        self._finish_against()
         report = document.build(
             session=self.session,
             started=self._started,
@@ -613,6 +731,8 @@ class SetupRun:
             probe=self.wishes.probe,
             canary=self._planted.to_json() if self._planted is not None else None,
             last_canary=self.gate.last_canary(),
+            against=self._compared,
+            compared=self.against.figures_json() if self.against is not None else {},
             plan_changes=self.wishes.plan_changes,
             continues=self._going_on.to_json() if self._going_on else None,
             replaced=self._going_on.replaced(self.card.id) if self._going_on else None,
@@ -647,6 +767,16 @@ class SetupRun:
             self._journal.event("report", complete=report.complete, problems=self.problems, forgotten=self.forgotten)
         return report
 
+    def _finish_against(self) -> None:
+        """Say how far the pairs came, on both sides, and write the old card's documents."""
+        pairs = self.against
+        if pairs is None or self._old is None:
+            return
+        came = {"pairs": pairs.pairs, "ended": pairs.ended, "minutes": round(pairs.seconds / 60, 2)}
+        for side in (self, self._old):
+            side._compared = (side._compared or {}) | came  # noqa: SLF001 - of the same class
+        self._old.finish()
+
     def judged(self) -> list[JudgedCell]:
         """Every promised cell with what was decided about it, after ``finish``."""
         results = {spec.id: self.results.get(spec.id) or self._without_result(spec) for spec in self.cells}
@@ -663,6 +793,8 @@ class SetupRun:
         """Close the journal; after the server has stopped, for that is written into it too."""
         if self._planted is not None:
             self._planted.close()
+        if self._old is not None:
+            self._old.close()
         self.gate.close()
         if self._control_run is not None:
             self._control_run.close()

@@ -56,9 +56,9 @@ class Terminal:
     # ---- hooks ----
 
     def pytest_report_header(self) -> list[str]:
-        return [
-            printable(f"llmbench: {_plan_words(loaded.card, loaded.cells)}") for loaded in self._config.stash[CARDS]
-        ]
+        against = self._config.stash[SETUPS].against
+        lines = [_plan_words(loaded.card, loaded.cells) for loaded in self._config.stash[CARDS]]
+        return [printable(f"llmbench: {line}") for line in (*lines, *(against.header if against else ()))]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self) -> Any:

@@ -27,7 +27,7 @@ from pytest_llmbench.records import Attempt
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_llmbench.records import CellResult, CellSpec
+    from pytest_llmbench.records import CellResult, CellSpec, Summary
 
 # Floats go through JSON unchanged; this only forgives another order of additions.
 _WITHIN = 1e-9
@@ -91,6 +91,7 @@ def check(run_folder: Path) -> list[Check]:
                 value = list(stats.again_medians(result.attempts, figure["name"])) if result else []
                 found.append(Check(entry["id"], f"{figure['name']} again", figure["again"], value))
     found += _beside(run_folder, report)
+    found += _pairs(run_folder, report, cells)
     head, results = report["headline"], list(cells.values())
     again = {name: stats.headline(results, name) for name in ("decode_tok_s", "words_s", "characters_s")}
     again |= {"decode_spread_cv": stats.headline_spread(results), "fit_largest": stats.fit_largest(results)}
@@ -122,6 +123,27 @@ def _turns(folder: Path) -> dict[str, dict[str, float | None]]:
     path = folder / Journal.raw_file(spec.id)
     attempts = attempts_of(read_lines(path), spec, Bounds(**contract["validity"])) if path.exists() else ()
     return {one.request_ids[0]: {f.name: f.value for f in one.figures if f.valid} for one in attempts}
+
+
+def _pairs(folder: Path, report: dict[str, Any], cells: dict[str, CellResult]) -> Iterator[Check]:
+    """The values of a direct comparison's pairs: the new side's from this folder, the old side's from the one in it."""
+    compared = [(cell, one) for cell in report["cells"] for one in cell["figures"] if one.get("compared")]
+    if not compared:
+        return
+    sides = {"new": cells, "old": recompute(folder / "against")}
+    for cell, figure in compared:
+        for pair in figure["compared"]["pairs"]:
+            for side, results in sides.items():
+                own = _of_starts(results[cell["id"]], figure["name"], pair[f"{side}_starts"])
+                what = f"{figure['name']} pair {pair['number']} {side}"
+                yield Check(cell["id"], f"{what} runs", pair[f"{side}_runs"], list(own.values))
+                if pair["dropped"] is None:
+                    yield Check(cell["id"], what, pair[side], own.median)
+
+
+def _of_starts(result: CellResult, name: str, starts: Sequence[int]) -> Summary:
+    kind = next(kind for kind in PARTS[result.spec.part].kinds if kind.name == name)
+    return stats.summarise(result.spec, [one for one in result.attempts if one.server_start in starts], kind)
 
 
 def own_median(result: CellResult, name: str) -> float | None:

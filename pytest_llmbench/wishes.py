@@ -50,6 +50,20 @@ class ControlWish:
 
 
 @dataclass(frozen=True, slots=True)
+class Against:
+    """What to measure in turns with the card (--llmbench-against): the old card, and how the comparison ends.
+
+    margin: changes within it are no matter (0.02 = 2 %). pairs: the most pairs of starts. budget_s: no new pair where it
+    would end later than so many seconds after the first began; None: no such limit.
+    """
+
+    card: SetupCard
+    margin: float
+    pairs: int
+    budget_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wishes:
     """What the caller wants of a run beside the card. canary: a slowdown to plant; the run is labelled and kept apart."""
 
@@ -67,3 +81,4 @@ class Wishes:
     gating: Gating = Gating()
     canary: Slowdown | None = None
     control: ControlWish | None = None
+    against: Against | None = None

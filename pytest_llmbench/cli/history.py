@@ -132,7 +132,9 @@ def _rebuild(store: Store) -> int:
     if done.kept:
         print(f"{done.kept} of them are kept from the old index: their report is gone")
     if done.found.probes or done.found.unfinished:
-        print(f"not recorded: {done.found.probes} probes, {done.found.unfinished} runs without a report")
+        print(
+            f"not recorded: {done.found.probes} probes and direct comparisons, {done.found.unfinished} runs without a report"
+        )
     for file, reason in done.found.skipped:
         print(f"skipped {file}: {reason}", file=sys.stderr)
     return 1 if done.found.skipped else 0

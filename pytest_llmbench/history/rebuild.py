@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a storage folder holds. skipped: (file, reason) of what cannot be read; probes, unfinished: how many."""
+    """What a storage folder holds. skipped: (file, reason) of what cannot be read; probes (direct comparisons
+    too), unfinished: how many."""
 
     sessions: tuple[SessionEntry, ...]
     acceptances: tuple[Acceptance, ...]
@@ -53,7 +54,7 @@ def look(storage: Path, place: Callable[[Path], str]) -> Found:
             continue
         try:
             document = json.loads(report.read_text(encoding="utf-8"))
-            if isinstance(document, dict) and document.get("probe"):
+            if isinstance(document, dict) and (document.get("probe") or document.get("against")):
                 probes += 1
                 continue
             sessions.append(entry.of_document(document, place(folder)))

@@ -81,10 +81,11 @@ class Store:
     def record(self, document: Mapping[str, Any], folder: Path | str) -> bool:
         """Keep a finished session. document: its report as JSON; folder: where it lies.
 
-        False for a probe, which is never a measurement, and for a session and card that are kept already. Raises
+        False for a probe, which is never a measurement, for a direct comparison (--llmbench-against), whose cells stop when their
+        values say so, and for a session and card that are kept already. Raises
         InputError for what is not a report.
         """
-        if document.get("probe"):
+        if document.get("probe") or document.get("against"):
             return False
         return self.add([entry.of_document(document, self._place(folder))]) == 1
 

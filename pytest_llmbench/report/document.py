@@ -62,6 +62,36 @@ class ControlEntry(_Model):
     changes: dict[str, float | None] = Field(description="of the control's own figures against their baselines")
 
 
+class PairEntry(_Model):
+    """A start of the old and one of the new setup, next to each other."""
+
+    number: int
+    first: Literal["old", "new"]
+    old: float | None = Field(description="median of the start's runs; null: not every promised run was valid")
+    new: float | None
+    old_runs: tuple[float, ...]
+    new_runs: tuple[float, ...]
+    old_starts: tuple[int, ...] = Field(description="server starts, as numbered in the old side's folder")
+    new_starts: tuple[int, ...]
+    dropped: str | None = Field(description="why the pair does not count; null: it does")
+
+
+class ComparedEntry(_Model):
+    """What a direct comparison says of one figure. ratio and interval are of new / old."""
+
+    outcome: Literal["regressed", "improved", "equivalent", "inconclusive"]
+    pairs: tuple[PairEntry, ...]
+    counted: int = Field(description="the verdict stands on the first so many pairs that were not dropped")
+    ratio: float | None
+    interval: tuple[float | None, float | None] = Field(
+        description="right at every moment, over all figures; null: no pair has bounded that end"
+    )
+    margin: float = Field(description="changes within it are no matter, a share")
+    could_have_seen: float | None = Field(
+        description="the smallest worsening, a share, that these pairs would have shown in 8 of 10 comparisons"
+    )
+
+
 class FigureEntry(_Model):
     """One figure of one cell. median is null unless every promised run is valid; values hold the valid runs."""
 
@@ -92,6 +122,9 @@ class FigureEntry(_Model):
     clear: bool | None = Field(default=None, description="within the line that clears a suspect")
     control: ControlFigure | None = Field(default=None, description="null: no control ran beside it")
     explanation: tuple[str, ...]
+    compared: ComparedEntry | None = Field(
+        default=None, description="the pairs of a direct comparison (--llmbench-against), of the new card's figures"
+    )
 
 
 class CellEntry(_Model):
@@ -158,6 +191,11 @@ class Document(_Model):
     continues: dict[str, Any] | None = Field(
         default=None, description="the earlier run that this one resumes or supplements, why, and what was taken over"
     )
+    against: dict[str, Any] | None = Field(
+        default=None,
+        description="a direct comparison (--llmbench-against): this side's role, the other card, what differs, how far it came; such "
+        "a run never enters a baseline",
+    )
     card: dict[str, Any]
     contract: dict[str, Any]
     environment: dict[str, Any]
@@ -193,6 +231,8 @@ def build(
     replaced: Mapping[str, Mapping[str, Any]] | None = None,
     seen: Mapping[str, Mapping[str, ControlSeen]] | None = None,
     control: Mapping[str, Any] | None = None,
+    against: Mapping[str, Any] | None = None,
+    compared: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Document:
     """Put the document together. parts: the figures of every part; seen: what the control gave beside each figure of a cell,
     where no verdict says more; base: the folder that its paths are relative to.
@@ -209,6 +249,7 @@ def build(
             problems,
             base,
             (seen or {}).get(spec.id, {}),
+            (compared or {}).get(spec.id),
         ).model_copy(
             update={
                 "notes": notes.get(spec.id, ()),
@@ -233,6 +274,7 @@ def build(
         last_canary=last_canary,
         plan_changes=dict(plan_changes or {}),
         continues=dict(continues) if continues else None,
+        against=dict(against) if against else None,
         card=dict(card),
         contract=contract.to_json(),
         environment=dict(environment),
@@ -264,6 +306,7 @@ def _cell(
     problems: Sequence[str],
     base: Path,
     seen: Mapping[str, ControlSeen] | None = None,
+    compared: Mapping[str, Any] | None = None,
 ) -> CellEntry:
     attempts = result.attempts if result else ()
     return CellEntry(
@@ -273,7 +316,9 @@ def _cell(
         reasons=result.reasons if result else tuple(problems) or ("the session ended before this cell was measured",),
         promised=plain(spec),
         headline=part.headline if part else None,
-        figures=tuple(_figure(part, s, verdicts, (seen or {}).get(s.name)) for s in result.summaries)
+        figures=tuple(
+            _figure(part, s, verdicts, (seen or {}).get(s.name), (compared or {}).get(s.name)) for s in result.summaries
+        )
         if result and part
         else (),
         attempts=tuple(plain(a) for a in attempts),
@@ -298,7 +343,13 @@ def _earlier(replaced: Mapping[str, Any] | None, base: Path) -> dict[str, Any] |
     return None if replaced is None else dict(replaced) | {"raw_file": relative(replaced["raw_file"], base)}
 
 
-def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict], seen: ControlSeen | None) -> FigureEntry:
+def _figure(
+    part: PartFigures,
+    summary: Summary,
+    verdicts: Sequence[Verdict],
+    seen: ControlSeen | None,
+    compared: Mapping[str, Any] | None,
+) -> FigureEntry:
     kind = next(k for k in part.kinds if k.name == summary.name)
     verdict = next((v for v in verdicts if v.figure == summary.name), None)
     control = verdict.control if verdict is not None and verdict.control is not None else seen
@@ -324,6 +375,7 @@ def _figure(part: PartFigures, summary: Summary, verdicts: Sequence[Verdict], se
         clear=verdict.clear if verdict else None,
         control=ControlFigure.model_validate(plain(control)) if control is not None else None,
         explanation=verdict.lines if verdict else (),
+        compared=ComparedEntry.model_validate(compared) if compared else None,
     )
 
 

@@ -74,6 +74,12 @@ def _kind(document: Document) -> list[str]:
     lines = ["**Probe: a trial run, not a measurement.**"] if document.probe else []
     if document.canary:
         lines.append(f"**Canary: the server was slowed on purpose, {document.canary['words']}. Not a measurement.**")
+    if document.against:
+        one = document.against
+        lines.append(
+            f"Direct comparison, the {one['role']} side, with {one['card']}: {one.get('pairs', 0)} pairs, "
+            f"{one.get('ended') or 'cut short'}. Differs (old -> new): {'; '.join(one['differs']) or 'nothing that is known'}."
+        )
     if document.plan_changes:
         said = [
             f if v is True else f"{f} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}"

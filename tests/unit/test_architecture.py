@@ -50,14 +50,15 @@ STREET: dict[str, frozenset[str]] = {
         "control": "errors records card stats measure client watch",
         "wishes": "card resume slowdown",
         "slowdown": "errors",
+        "against": "errors records figure_kinds card measure stats verdict gate history runner wishes",
         "judging": "errors records files figure_kinds stats verdict gate history marks outcomes sameness wishes",
         "sameness": "records journal machine card prompts measure history resume runner",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
-        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness control slowdown",
+        "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness control slowdown against gate",
         "bench": "errors records files card client report runner session wishes marks",
         "marking": "records machine card history marks sameness",
         "pytest": "errors records files journal machine card stats verdict history report runner session measure client "
-        "watch engine figure_kinds resume bench wishes marks marking outcomes sameness control slowdown",
+        "watch engine figure_kinds resume bench wishes marks marking outcomes sameness control slowdown against gate",
     }.items()
 }
 ROOM_OF = {

@@ -121,7 +121,7 @@ def test_rebuild_names_what_it_skips(said: Said) -> None:
     code, out, err = said("history", "rebuild")
     assert code == 1
     assert "1 sessions and 0 acceptances" in out
-    assert "not recorded: 0 probes, 1 runs without a report" in out
+    assert "not recorded: 0 probes and direct comparisons, 1 runs without a report" in out
     assert err.startswith("skipped ")
     assert "runs/b/card/report.json: cannot be read: Expecting property name" in err
 
