@@ -80,8 +80,8 @@ def main(argv: Sequence[str] | None = None, module: str = "pynvml") -> int:
     try:
         nvml = importlib.import_module(module)
         with held(nvml, "power" if kind == "power" else "clock", float(value), uuids):
-            print("ready", flush=True)  # noqa: T201 - the caller waits for it
             with contextlib.suppress(_EndedError):
+                print("ready", flush=True)  # noqa: T201 - the caller waits for it, and may end it at once
                 while sys.stdin.buffer.read(4096):
                     pass
     except _EndedError:

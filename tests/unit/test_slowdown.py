@@ -256,11 +256,10 @@ def test_the_helper_holds_the_limit_while_its_input_is_open(tmp_path: Path) -> N
             [sys.executable, "-c", code, str(tmp_path), "clock", "1200", "GPU-1"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert helper.stdout.readline() == "ready\n"
-        assert "Reset" not in (tmp_path / "calls").read_text()
-        helper.stdin.close() if end == "close" else helper.terminate()
-        assert helper.wait(timeout=60) == 0
-        helper.stdin.close()
-        helper.stdout.close()
+        with helper:
+            assert helper.stdout.readline() == "ready\n"
+            assert "Reset" not in (tmp_path / "calls").read_text()
+            helper.stdin.close() if end == "close" else helper.terminate()
+            assert helper.wait(timeout=60) == 0
         assert "nvmlDeviceResetGpuLockedClocks (1,)" in (tmp_path / "calls").read_text()
         (tmp_path / "calls").unlink()
