@@ -79,11 +79,10 @@ def main(argv: Sequence[str] | None = None, module: str = "pynvml") -> int:
         signal.signal(number, _end)
     try:
         nvml = importlib.import_module(module)
-        with held(nvml, "power" if kind == "power" else "clock", float(value), uuids):
-            with contextlib.suppress(_EndedError):
-                print("ready", flush=True)  # noqa: T201 - the caller waits for it, and may end it at once
-                while sys.stdin.buffer.read(4096):
-                    pass
+        with held(nvml, "power" if kind == "power" else "clock", float(value), uuids), contextlib.suppress(_EndedError):
+            print("ready", flush=True)  # noqa: T201 - the caller waits for it, and may end it at once
+            while sys.stdin.buffer.read(4096):
+                pass
     except _EndedError:
         return 1
     except Exception as exc:  # noqa: BLE001 - NVMLError exists only where the module does; the caller gets the words
