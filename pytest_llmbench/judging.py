@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench import stats, verdict
 from pytest_llmbench.control_gate import ControlGate, machine_words
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.records import Baseline, CellResult, ControlSeen, Verdict
     from pytest_llmbench.wishes import Gating
 
+T = TypeVar("T")
+
 # As many sessions as tell how far the machine moves; more would ask about another season.
 MACHINE_SESSIONS = 30
 # Enough for ten usable sessions among disturbed ones.
@@ -47,7 +50,7 @@ class Gate:
     """Judges the cells of one run by earlier sessions, and remembers the run when it is over.
 
     storage: the folder of the runs. Opened once the identity of card and machine is known; before that, and for a probe, it
-    judges by thresholds alone.
+    judges by thresholds alone. troubles: what the history could not tell once something was measured, in words.
     """
 
     def __init__(self, gating: Gating, storage: Path, card_id: str, *, canary: bool = False) -> None:
@@ -64,6 +67,7 @@ class Gate:
         self.baselines: dict[tuple[str, str], Baseline] = {}
         self._after: dict[tuple[str, str], Baseline] | None = None
         self.effects: dict[str, Effect] = {}
+        self.troubles: list[str] = []
         self.control: ControlGate | None = None
         self.no_control: str | None = None
         self._level: dict[tuple[str, str], Baseline] = {}
@@ -285,7 +289,7 @@ class Gate:
             if self._is_explained(one) and one.reference and one.value:
                 sessions = self.baselines[one.cell, one.figure].sessions
                 key, machine = keys.cell_key(self._identity, one.cell), keys.machine_key(self._identity)
-                before = facts.typical(self._store.facts_of(key, machine, sessions))
+                before = self._told(partial(_typical, self._store, key, machine, sessions), None)
                 if before:
                     after = facts.of_cell(document, one.cell)
                     lines = attribute(one.figure, one.reference, one.value, before, after).lines
@@ -293,10 +297,24 @@ class Gate:
         return tuple(found)
 
     def _why_no_baseline(self) -> tuple[str, ...]:
-        source = self._file or self._store
-        if self._identity is None or source is None or self.baselines:
+        source, identity = self._file or self._store, self._identity
+        if identity is None or source is None or self.baselines:
             return ()
-        return source.other_machines(self._identity)
+
+        def ask() -> tuple[str, ...]:
+            return source.other_machines(identity)
+
+        return self._told(ask, tuple[str, ...]())
+
+    def _told(self, ask: Callable[[], T], otherwise: T) -> T:
+        """What the history says, or something else where it cannot: nothing that was measured may be lost for it."""
+        try:
+            return ask()
+        except LlmbenchError as exc:
+            said = f"the history could not be read: {exc}"
+            if said not in self.troubles:
+                self.troubles.append(said)
+            return otherwise
 
     def facts(self, result: CellResult, verdicts: Sequence[Verdict]) -> list[str]:
         """What a failure's message says beside the numbers: the machine, and what changed since the baseline."""
@@ -311,7 +329,10 @@ class Gate:
             lines = [f"machine: {', '.join([words, *watched])}"]
         source = self._file or self._store
         if source is not None and self._identity is not None:
-            changed = source.changed_since(self._identity, result.spec.id, moved[0].figure, self._environment)
+            identity, figure = self._identity, moved[0].figure
+            changed = self._told(
+                lambda: source.changed_since(identity, result.spec.id, figure, self._environment), ("not known",)
+            )
             lines.append(f"changed since the baseline: {'; '.join(changed) if changed else 'nothing that is recorded'}")
         return lines
 
@@ -371,20 +392,10 @@ class Gate:
             )
 
     def _histories(self, cell: str, kinds: Sequence[FigureKind]) -> list[FigureHistory]:
-        if self._store is None or self._identity is None or cell not in self._identity["card"]["cells"]:
+        store, identity = self._store, self._identity
+        if store is None or identity is None or cell not in identity["card"]["cells"]:
             return []
-        key, machine = keys.cell_key(self._identity, cell), keys.machine_key(self._identity)
-        accepted = {one.figure: one.accepted_when for one in self._store.baselines_by_key([key], machine)}
-        return [
-            FigureHistory(
-                kind.name,
-                kind.direction,
-                self._store.outcomes(key, machine, kind.name, OUTCOMES),
-                accepted.get(kind.name),
-            )
-            for kind in kinds
-            if kind.gated and kind.direction != "none"
-        ]
+        return self._told(lambda: _histories(store, identity, cell, kinds), [])
 
     def _proposals(self, cell: str, histories: Sequence[FigureHistory]) -> tuple[Proposal, ...]:
         marked = marks_file.marked(
@@ -395,6 +406,24 @@ class Gate:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
+
+
+def _typical(store: Store, key: str, machine: str, sessions: Sequence[str]) -> Any:
+    return facts.typical(store.facts_of(key, machine, sessions))
+
+
+def _histories(
+    store: Store, identity: Mapping[str, Any], cell: str, kinds: Sequence[FigureKind]
+) -> list[FigureHistory]:
+    key, machine = keys.cell_key(identity, cell), keys.machine_key(identity)
+    accepted = {one.figure: one.accepted_when for one in store.baselines_by_key([key], machine)}
+    return [
+        FigureHistory(
+            kind.name, kind.direction, store.outcomes(key, machine, kind.name, OUTCOMES), accepted.get(kind.name)
+        )
+        for kind in kinds
+        if kind.gated and kind.direction != "none"
+    ]
 
 
 def _today() -> dt.date:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench import errors, fixtures, options, terminal
+from pytest_llmbench import asked, errors, fixtures, options, refusals, terminal
 from pytest_llmbench.fixtures import (
     CARDS,
     MARKING,
@@ -25,6 +25,7 @@ from pytest_llmbench.fixtures import (
     cell,
     llmbench_setups,
 )
+from pytest_llmbench.setups import Setups
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -61,18 +62,18 @@ def pytest_configure(config: pytest.Config) -> None:
     _refuse_distribution(config)
     _refuse_missing_path(config)
     with _as_usage_error():
-        cards = fixtures.load_cards(settings)
-        against = fixtures.load_against(settings, cards)
+        cards = asked.load_cards(settings)
+        against = asked.load_against(settings, cards)
         cards = (against.new,) if against is not None else cards
-        fixtures.check_settings(settings, cards, against)
-        config.stash[MARKING] = fixtures.marking(settings, cards)
-    for name, text in fixtures.marker_names().items():
+        refusals.check_settings(settings, cards, against)
+        config.stash[MARKING] = asked.marking(settings, cards)
+    for name, text in asked.marker_names().items():
         config.addinivalue_line("markers", f"{name}: {text}")
-    for part in fixtures.part_names():
+    for part in asked.part_names():
         config.addinivalue_line("markers", f"{part}: a benchmark of this part; set by the plugin, for -m {part}")
     config.stash[CARDS] = cards
     config.stash[SETTINGS] = settings
-    config.stash[SETUPS] = fixtures.Setups(settings, against)
+    config.stash[SETUPS] = Setups(settings, against)
     if not config.getoption("collectonly"):
         _switch_on_json_report(config)
     reporter = terminal.Terminal(config)
@@ -127,7 +128,7 @@ def _switch_on_json_report(config: pytest.Config) -> None:
     config.option.json_report = True
 
 
-def _keep_no_json_report(config: pytest.Config, setups: fixtures.Setups) -> None:
+def _keep_no_json_report(config: pytest.Config, setups: Setups) -> None:
     """Nothing was measured and nothing is left: a folder with that report alone would look like a run."""
     if getattr(config.option, "json_report_file", None) == str(setups.folder / "pytest-report.json"):
         config.option.json_report_file = ""
@@ -166,7 +167,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if settings is None:  # one item that says why it is skipped
         metafunc.parametrize("cell", [None], indirect=True, ids=[pytest.HIDDEN_PARAM])
         return
-    cards: tuple[fixtures.LoadedCard, ...] = metafunc.config.stash[CARDS]
+    cards: tuple[asked.LoadedCard, ...] = metafunc.config.stash[CARDS]
     part = marker.args[0] if marker.args else None
     if settings.parts is not None and part not in settings.parts:
         cards = ()
@@ -199,7 +200,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(
                 f"no test of the given paths measures {', '.join(parts)}\n  remedy: name the suite too, or its folder: bench_suites/"
             )
-    loaded_cards: tuple[fixtures.LoadedCard, ...] = config.stash[CARDS]
+    loaded_cards: tuple[asked.LoadedCard, ...] = config.stash[CARDS]
     last = (len(loaded_cards), 0)
     items.sort(key=lambda item: fixtures.place_of(p, loaded_cards) if (p := params.get(item)) else last)
     config.stash[SETUPS].promise([p for item in items if (p := params.get(item))])
@@ -279,7 +280,7 @@ class Signals:
 class JsonReportBridge:
     """Our documents ride in pytest-json-report's report."""
 
-    def __init__(self, setups: fixtures.Setups) -> None:
+    def __init__(self, setups: Setups) -> None:
         self._setups = setups
 
     @pytest.hookimpl(optionalhook=True)

@@ -279,6 +279,25 @@ def test_a_history_that_cannot_be_read_is_refused_before_anything_is_measured(be
 # ---- other ends ----
 
 
+def test_a_history_that_breaks_in_the_middle_takes_nothing_away(
+    bench_folder: Bench, first_report: dict[str, Any]
+) -> None:
+    bench_folder.seed(first_report, 6)
+    bench_folder.pytester.makeconftest(
+        "import sqlite3\n"
+        "def pytest_runtest_teardown():\n"
+        "    with sqlite3.connect('.llmbench/history.sqlite') as store:\n"
+        "        store.execute('DROP TABLE IF EXISTS figures')\n"
+    )
+    result = bench_folder.run(card=bench_folder.small_card(), paths=PREFILL)
+    assert result.ret == 0
+    text = result.stdout.str() + result.stderr.str()
+    assert "Traceback" not in text
+    assert re.search(r"not remembered: history = .*no such table: figures", text)
+    assert re.search(r"the history could not be read: .*no such table: figures", text)
+    assert figure_of(bench_folder.verdict(), "prefill[512]", "prefill_tok_s")["verdict"] == "ok"
+
+
 def test_a_run_killed_while_it_measured_again_is_resumed_and_judged(
     bench_folder: Bench, first_report: dict[str, Any]
 ) -> None:
