@@ -300,11 +300,8 @@ class Gate:
         source, identity = self._file or self._store, self._identity
         if identity is None or source is None or self.baselines:
             return ()
-
-        def ask() -> tuple[str, ...]:
-            return source.other_machines(identity)
-
-        return self._told(ask, tuple[str, ...]())
+        nothing: tuple[str, ...] = ()
+        return self._told(lambda: source.other_machines(identity), nothing)
 
     def _told(self, ask: Callable[[], T], otherwise: T) -> T:
         """What the history says, or something else where it cannot: nothing that was measured may be lost for it."""
@@ -330,8 +327,9 @@ class Gate:
         source = self._file or self._store
         if source is not None and self._identity is not None:
             identity, figure = self._identity, moved[0].figure
+            unknown: tuple[str, ...] = ("not known",)
             changed = self._told(
-                lambda: source.changed_since(identity, result.spec.id, figure, self._environment), ("not known",)
+                lambda: source.changed_since(identity, result.spec.id, figure, self._environment), unknown
             )
             lines.append(f"changed since the baseline: {'; '.join(changed) if changed else 'nothing that is recorded'}")
         return lines
