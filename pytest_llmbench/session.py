@@ -12,10 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import contract as contracts
-from pytest_llmbench import control as controls
-from pytest_llmbench import control_gate, fit_search, machine, plan, promises, prompts, resume, sameness, stats, verdict
-from pytest_llmbench.against import cards as against_cards
-from pytest_llmbench.against.pairs import Pairs
+from pytest_llmbench import fit_search, machine, plan, promises, prompts, resume, sameness, stats, verdict
 from pytest_llmbench.client import LlmClient
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
@@ -36,14 +33,15 @@ from pytest_llmbench.slowdown import Planted
 from pytest_llmbench.watch.memory import WatchedMemory
 from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
-from pytest_llmbench.wishes import Gating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
+    from pytest_llmbench.control_side import ControlSide
     from pytest_llmbench.engine import RunningServer
+    from pytest_llmbench.old_side import OldSide
     from pytest_llmbench.outcomes import JudgedCell
     from pytest_llmbench.records import Attempt, CellSpec, CellStatus, Verdict
     from pytest_llmbench.resume import Continue
@@ -53,18 +51,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.wishes import Wishes
 
 
-# A control is no run of its own: what the caller wants of the setup is nothing to it.
-_OF_THE_SETUP: dict[str, Any] = {
-    "compare": None,
-    "save": (),
-    "json": None,
-    "model": None,
-    "plan_changes": {},
-    "go_on": None,
-    "gating": Gating(),
-    "canary": None,
-    "control": None,
-}
 NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fails"
 
 
@@ -73,8 +59,7 @@ class SetupRun:
 
     saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was); forgotten: why the
     history does not have this run; not_written: why the extra report could not be written. checked: cells whose verdict
-    a test asked for. remeasured_s: seconds spent on fresh servers before a verdict. control: what takes turns with its
-    runs; no_control: why nothing does, though it was asked for. leaves_nothing: the call was wrong, and there is no folder.
+    a test asked for. remeasured_s: seconds spent on fresh servers before a verdict. control: what takes turns leaves_nothing: the call was wrong, and there is no folder.
     folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
     """
@@ -92,7 +77,7 @@ class SetupRun:
         watch: Watch | None = None,
     ) -> None:
         self.card, self.folder, self.session, self.wishes = card, folder, session, wishes
-        self.cells, self._progress = tuple(cells), progress
+        self.cells, self.progress = tuple(cells), progress
         self.results: dict[str, CellResult] = {}
         self.searched: dict[str, CellResult] = {}
         self.verdicts: dict[str, tuple[Verdict, ...]] = {}
@@ -104,17 +89,13 @@ class SetupRun:
         self.contract = contracts.Contract(card.id, self.cells, tuple(left_out), (), {})
         self._started = now()
         self._saved: dict[str, Any] | None = None
-        self._key: dict[str, Any] = {}
+        self.key: dict[str, Any] = {}
         self._journal: Journal | None = None
         self._runner: Runner | None = None
-        self._watch: Watch | None = watch
+        self.watch: Watch | None = watch
         self._owns_watch = watch is None
         self._setup: from_card.Setup | None = None
-        self._turns: list[Attempt] = []
-        self._control_run: SetupRun | None = None
-        self.control: controls.Control | None = None
-        self.control_level: control_gate.Level | None = None
-        self.no_control: str | None = None
+        self.control = _control_side(self)
         self._hopeless: LlmbenchError | None = None
         self._promised = False
         self._gpus: list[str] = []
@@ -123,9 +104,8 @@ class SetupRun:
         self._planted = Planted(wishes.canary) if wishes.canary is not None else None
         self.remeasured_s = 0.0
         self._going_on: GoingOn | None = None
-        self.against: Pairs | None = None
-        self._old: SetupRun | None = None
-        self._compared: dict[str, Any] | None = None
+        self.old: OldSide | None = None
+        self.compared: dict[str, Any] | None = None
         self._bounds = sameness.bounds(card)
         self.leaves_nothing = False
         self.not_written: str | None = None
@@ -140,25 +120,47 @@ class SetupRun:
         """
         if self._hopeless is not None:
             raise self._hopeless
-        if self.against is not None and self._promised:
+        if self.old is not None and self._promised:
             return  # the pairs start their servers themselves
         try:
             if self._runner is None:
-                self._runner = self._prepare_runner()
-                self._prepare_against()
+                self.prepare()
+                self._prepare_old()
             needs_none = spec is not None and PARTS[spec.part].cold
             if needs_none and not self._promised:
                 if all(PARTS[one.part].cold for one in self.cells):
                     await self._write_contract(None)
                 else:  # prompts of the other parts are counted by the card's server
-                    await self._runner.servers.live()
+                    await self.runner.servers.live()
             elif not needs_none:
-                await self._runner.servers.live()
+                await self.runner.servers.live()
         except LlmbenchError as exc:
             self.problems.append(str(exc))
             if not self.results:  # it never ran: trying again for every cell only costs time
                 self._hopeless = exc
             raise
+
+    def prepare(self) -> None:
+        """Check every promise and make the runner; no server is started yet. Raises LlmbenchError."""
+        self._runner = self._prepare_runner()
+
+    def _prepare_old(self) -> None:
+        """The old card's run, where this is a direct comparison."""
+        if self.wishes.against is None:
+            return
+        from pytest_llmbench.old_side import OldSide  # noqa: PLC0415 - a run of its own: it imports this module
+
+        self.old = OldSide(self, self.wishes.against)
+        try:
+            self.old.prepare()
+        except LlmbenchError as exc:
+            self.old.run.problems.append(str(exc))
+            raise
+
+    def give_up(self, problem: str) -> None:
+        """Nothing more can be measured, and why."""
+        self.problems.append(problem)
+        self._hopeless = LlmbenchError(problem)
 
     def _prepare_runner(self) -> Runner:
         setup = self._setup or self._check_promises()
@@ -167,7 +169,7 @@ class SetupRun:
                 self._going_on = self._go_on(self.wishes.go_on, setup)
         with self._nothing_left():
             if not self.wishes.probe:
-                self.gate.open(self._key, self.environment, self._judged_figures())
+                self.gate.open(self.key, self.environment, self._judged_figures())
             self._journal = _journal(self.folder)
         self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
         if self._going_on is not None:
@@ -178,13 +180,14 @@ class SetupRun:
             }
         self._prompts = request.PromptBook(self.card)
         self._plant()
-        if self._watch is None:
-            self._progress.phase("starting the watch")
-            self._watch = start_watch(
+        if self.watch is None:
+            self.progress.phase("starting the watch")
+            self.watch = start_watch(
                 self.folder, WatchSettings.of(self.card.watch.model_dump(mode="json")), env=dict(setup.spec.env)
             )
-        self.control = self._prepare_control()
-        self.environment["watch"] = self._watch.facts
+        if self.control is not None:
+            self.control.prepare()
+        self.environment["watch"] = self.watch.facts
 
         async def start_server(start_number: int, changes: Changes) -> RunningServer:
             spec = replace(setup.spec, changes=changes)
@@ -199,12 +202,12 @@ class SetupRun:
             verify=self._verify,
             prepare=self._write_contract,
             journal=self._journal,
-            watch=self._watch,
-            memory=WatchedMemory(self._watch, self.folder),
-            phase=self._progress.phase,
+            watch=self.watch,
+            memory=WatchedMemory(self.watch, self.folder),
+            phase=self.progress.phase,
             first_start=self._going_on.first_start if self._going_on else 1,
             after_start=self._planted.on if self._planted is not None else None,
-            neighbour=self.control,
+            neighbour=self.control.turns if self.control is not None else None,
         )
         return Runner(
             card_id=self.card.id,
@@ -213,12 +216,12 @@ class SetupRun:
             body=lambda spec, prompt: request.body(self.card, spec, prompt),
             journal=self._journal,
             bounds=self._bounds,
-            watch=self._watch,
-            progress=self._progress,
+            watch=self.watch,
+            progress=self.progress,
             retry=RetryPolicy(),
             warm_ups={spec.part: spec for spec in (*plan.cells(self.card), *self.cells) if spec.warmups},
             context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
-            interleave=self.control,
+            interleave=self.control.turns if self.control is not None else None,
         )
 
     def _plant(self) -> None:
@@ -231,169 +234,6 @@ class SetupRun:
                 reason = "a server in a container cannot be stopped from outside"
                 raise InputError("--llmbench-canary", canary.words, reason, "--llmbench-canary threads:N")
         self._planted.limit(self._gpus)
-
-    # ---- the control ----
-
-    def _prepare_control(self) -> controls.Control | None:
-        """The control that takes turns with this setup's runs, where it was asked for and is worth it."""
-        wish = self.wishes.control
-        cells = [spec for spec in self.cells if not PARTS[spec.part].cold]
-        if wish is None or self.wishes.probe or not cells:
-            return None
-        assert self._watch is not None
-        turn = controls.turn_of(wish.card)
-        runs = sum(spec.runs for spec in cells if spec.id not in self.results)
-        run = SetupRun(
-            wish.card,
-            cells=[controls.promised(turn, runs, resident=wish.resident)],
-            left_out=(),
-            folder=self.folder / controls.FOLDER,
-            session=self.session,
-            wishes=replace(self.wishes, **_OF_THE_SETUP),
-            progress=controls.Quiet(self._progress.phase),
-            watch=controls.SharedWatch(self._watch),
-        )
-        try:
-            identity, engine = run.identify()
-        except LlmbenchError as exc:
-            self.no_control = f"no control: {str(exc).partition(chr(10))[0]}"
-            self._progress.note(self.no_control)
-            return None
-        figures = {spec.id: [k for k in PARTS[spec.part].kinds if k.gated and k.direction != "none"] for spec in cells}
-        key, same = control_gate.key_of(identity, engine), control_gate.is_same(self._key, identity)
-        if not self.gate.use_control(key, identity, figures, same=same):
-            self.no_control = self.gate.no_control
-            return None
-        self._control_run = run
-        return controls.Control(run, run.cells[0], resident=wish.resident, note=self._progress.note)
-
-    def identify(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Check the promises without starting anything: the identity, and what is known of the engine."""
-        self._setup = self._check_promises()
-        return dict(self._key), dict(self.environment["engine"])
-
-    async def turn(self, spec: CellSpec, run: int, again: int) -> Sequence[Attempt]:
-        """One run of a control, with its retries; kept for ``finish``. Raises LlmbenchError."""
-        await self.start(spec)
-        assert self._runner is not None
-        made: list[Attempt] = []
-        try:
-            await self._runner.run(spec, run, made, again=again)
-        finally:
-            self._turns += made
-        return made
-
-    async def rest(self, reason: str) -> None:
-        """Stop the server; the next turn starts another one."""
-        if self._runner is not None:
-            await self._runner.servers.drop(reason)
-
-    def _conclude_turns(self) -> None:
-        """The result of a control's cell, out of its turns."""
-        if not self._turns or self._journal is None:
-            return
-        (spec,) = self.cells
-        starts = sorted({one.server_start for one in self._turns})
-        result = stats.conclude(
-            spec,
-            self.card.id,
-            self._turns,
-            PARTS[spec.part].kinds,
-            raw_file=str(self.folder / self._journal.raw_file(spec.id)),
-            server_logs=[str(self.folder / f"server-{n}.log") for n in starts],
-        )
-        self.results[spec.id] = result
-        self._journal.event(
-            "cell", cell=spec.id, status=result.status, reasons=result.reasons, summaries=result.summaries
-        )
-
-    def _finish_control(self) -> None:
-        """Write the control's documents, keep its session, and judge its level."""
-        run = self._control_run
-        if run is None or self.control is None or not self.control.turns:
-            return
-        run._conclude_turns()  # noqa: SLF001 - another of this class
-        report = run.finish()
-        result = run.results.get(self.control.spec.id)
-        if result is not None:
-            self.control_level = self.gate.control_level(result)
-        self.forgotten += self.gate.remember_control(report.model_dump(mode="json"), run.folder)
-
-    def control_facts(self) -> dict[str, Any] | None:
-        """For the documents: what the control did in this session; None where none was asked for."""
-        if self.wishes.control is None:
-            return None
-        control, gate = self.control, self.gate.control
-        level = self.control_level
-        final = level.final if level is not None else None
-        return {
-            "card": self.wishes.control.card.id,
-            "role": gate.role if gate is not None else "rests",
-            "why": self.no_control or (gate.why if gate is not None else "nothing was measured beside it"),
-            "turns": control.turns if control is not None else 0,
-            "minutes": round(control.seconds / 60, 2) if control is not None else 0.0,
-            "lost": control.lost if control is not None else None,
-            "report": f"{controls.FOLDER}/report.json" if control is not None and control.turns else None,
-            "verdict": final.kind if final is not None else None,
-            "failed": final.failed if final is not None else False,
-            "said": final.why if final is not None else None,
-            "changes": {name: one.change for name, one in level.figures.items()} if level is not None else {},
-        }
-
-    # ---- old against new ----
-
-    def _prepare_against(self) -> None:
-        """The old card's run, whose folder lies in this one's, and the pairs of both; its server is not started yet."""
-        wish = self.wishes.against
-        if wish is None:
-            return
-        common, only_new, only_old = against_cards.common(self.card, wish.card)
-        compared = {spec.id for spec in common}
-        cells = tuple(spec for spec in self.cells if spec.id in compared)
-        against_cards.refuse(self.card, wish.card, cells)
-        self._old = old = SetupRun(
-            wish.card,
-            cells=cells,
-            left_out=[(cell, "the new card has no such cell") for cell in only_old],
-            folder=self.folder / "against",
-            session=self.session,
-            wishes=replace(
-                self.wishes,
-                against=None,
-                control=None,
-                canary=None,
-                gating=Gating(),
-                compare=None,
-                save=(),
-                json=None,
-                go_on=None,
-                model=None,
-            ),
-            progress=self._progress,
-        )
-        try:
-            old._runner = old._prepare_runner()
-        except LlmbenchError as exc:
-            old.problems.append(str(exc))
-            raise
-        self.against = Pairs(self, old, cells, wish, self._progress.note)
-        differs = [
-            *against_cards.engines(old.environment, self.environment),
-            *against_cards.differences(self.card, wish.card),
-        ]
-        terms = {
-            "margin": wish.margin,
-            "most_pairs": wish.pairs,
-            "budget_min": None if wish.budget_s is None else wish.budget_s / 60,
-            "error": self.against.asked.error,
-            "figures": self.against.asked.figures,
-            "differs": differs,
-            "only_new": list(only_new),
-            "only_old": list(only_old),
-        }
-        self._compared = {"role": "new", "card": wish.card.id, "folder": "against"} | terms
-        old._compared = {"role": "old", "card": self.card.id, "folder": ".."} | terms
-        self._progress.note(f"new against old differ in: {'; '.join(differs) or 'nothing that is known'}")
 
     def _judged_figures(self) -> int:
         return sum(kind.gated and kind.direction != "none" for spec in self.cells for kind in PARTS[spec.part].kinds)
@@ -408,11 +248,11 @@ class SetupRun:
         promised = {spec.id for spec in self.cells}
         left_out = tuple((cell, why) for cell, why in self.contract.left_out if cell not in promised)
         self.contract = contracts.Contract(self.card.id, self.cells, left_out, (), {})
-        self._key["card"] = self._identity(setup)
+        self.key["card"] = self._identity(setup)
         return going_on
 
     def _check_promises(self) -> from_card.Setup:
-        self._progress.phase("checking the card against this machine")
+        self.progress.phase("checking the card against this machine")
         here = machine.detect()
         self.environment |= {"machine": here.to_json(), "software": machine.software()}
         pairs = promises.require_gpus(self.card.hardware, here)
@@ -424,10 +264,10 @@ class SetupRun:
             variables=self.wishes.variables,
             model=self.wishes.model,
             ready_timeout_s=self.wishes.ready_timeout_s,
-            phase=self._progress.phase,
+            phase=self.progress.phase,
         )
         self.environment |= {"engine": setup.engine_facts, "model": setup.model_facts}
-        self._key = {
+        self.key = {
             "card_id": self.card.id,
             "card": self._identity(setup),
             "machine": sameness.host(here.host_id, here.cpu, here.gpus),
@@ -435,7 +275,7 @@ class SetupRun:
         if self.wishes.compare is not None:
             with self._nothing_left():
                 self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
-                saved.refuse_other(self._saved, self._key)
+                saved.refuse_other(self._saved, self.key)
         return setup
 
     @contextmanager
@@ -477,7 +317,7 @@ class SetupRun:
         for number, spec in enumerate(self.cells, 1):
             if PARTS[spec.part].cold or live is None:
                 continue
-            self._progress.phase(f"building prompts: {spec.id} ({number} of {len(self.cells)})")
+            self.progress.phase(f"building prompts: {spec.id} ({number} of {len(self.cells)})")
             try:
                 for run in range(1, spec.runs + 1):
                     for nth in range(spec.requests_per_run):
@@ -497,7 +337,7 @@ class SetupRun:
         """What two sessions must share before their numbers may stand in one document."""
         engine = self.environment["engine"]
         known = {name: engine.get(name) for name in ("kind", "version", "sha256", "libraries_sha256")}
-        return sameness.terms(self.card, self.cells, self._key, known)
+        return sameness.terms(self.card, self.cells, self.key, known)
 
     def _terms(self, live: Live | None) -> dict[str, Any]:
         compare = self.wishes.compare
@@ -506,7 +346,7 @@ class SetupRun:
             "canary": self.wishes.canary.words if self.wishes.canary else None,
             "plan_changes": dict(self.wishes.plan_changes),
             "continues": self._going_on.to_json() if self._going_on else None,
-            "against": dict(self._compared) if self._compared else None,
+            "against": dict(self.compared) if self.compared else None,
             "tool": self.environment["software"],
             "prompts_version": prompts.PROMPTS_VERSION,
             "card_content": self.card.as_json(),
@@ -529,8 +369,8 @@ class SetupRun:
         """Measure a promised cell. Raises LlmbenchError where no server can be started."""
         await self.start(spec)
         assert self._runner is not None
-        if self.against is not None:
-            return await self._measure_pairs(self.against, spec)
+        if self.old is not None:
+            return await self.old.measure(spec)
         if self._going_on is not None and spec.id in self._going_on.taken.whole:
             await self._search(self.results[spec.id])
             return self.results[spec.id]
@@ -539,26 +379,12 @@ class SetupRun:
         if spec.id in self._impossible:
             result = stats.conclude(spec, self.card.id, (), PARTS[spec.part].kinds, broken=self._impossible[spec.id])
         elif smaller is not None:
-            result = self._unsupported(spec, NOT_TRIED.format(smaller))
+            result = self.unsupported(spec, NOT_TRIED.format(smaller))
         else:
             result = self._within_promise(await self._runner.measure(spec, taken))
         self.results[spec.id] = result
         await self._search(result)
         return result
-
-    async def _measure_pairs(self, against: Pairs, spec: CellSpec) -> CellResult:
-        """Measure all cells' pairs with the first cell that is asked for; the others find theirs made."""
-        if spec not in against.cells:
-            self.results[spec.id] = self._unsupported(spec, "not compared: the old card has no such cell")
-            return self.results[spec.id]
-        try:
-            await against.measure()
-        except LlmbenchError as exc:
-            assert self._old is not None
-            self.problems.append(f"the old card, {self._old.card.id}: {exc}")
-            self._hopeless = LlmbenchError(self.problems[-1])
-            raise self._hopeless from None
-        return self.results.get(spec.id) or self._without_result(spec)
 
     @property
     def runner(self) -> Runner:
@@ -616,7 +442,7 @@ class SetupRun:
             return result
         return replace(result, status="unsupported")
 
-    def _unsupported(self, spec: CellSpec, why: str) -> CellResult:
+    def unsupported(self, spec: CellSpec, why: str) -> CellResult:
         if self._journal is not None:
             self._journal.event("cell", cell=spec.id, status="unsupported", reasons=[why], summaries=[])
         return stats.unsupported(spec, self.card.id, why)
@@ -629,7 +455,7 @@ class SetupRun:
         while suspects := self.gate.suspects(result, kinds):
             nth = max((attempt.again for attempt in result.attempts), default=0) + 1
             reason = f"suspect: {'; '.join(suspects)}"
-            self._progress.note(f"{result.spec.id} {reason}: measuring again on fresh server {nth}")
+            self.progress.note(f"{result.spec.id} {reason}: measuring again on fresh server {nth}")
             began = time.monotonic()
             result = await self._runner.measure_again(result, nth, reason)
             self.remeasured_s += time.monotonic() - began
@@ -638,7 +464,7 @@ class SetupRun:
 
     def judge(self, result: CellResult) -> tuple[Verdict, ...]:
         """The verdicts of a cell's figures, kept for the document; a probe is not judged."""
-        if self.wishes.probe or (self._compared or {}).get("role") == "old":
+        if self.wishes.probe or (self.compared or {}).get("role") == "old":
             return ()
         limits = self.card.thresholds.get(result.spec.id, {})
         references = None
@@ -652,13 +478,13 @@ class SetupRun:
             references,
             seen=lambda: self._seen(result),
         )
-        if self.against is not None:
-            differs = (self._compared or {})["differs"]
+        if self.old is not None and self.old.pairs is not None:
+            differs = (self.compared or {})["differs"]
             facts = [
                 f"differs (old -> new): {'; '.join(differs) if differs else 'nothing that is known'}",
                 f"old: {self.folder / 'against' / Journal.raw_file(result.spec.id)}",
             ]
-            verdicts = self.against.verdicts(result, verdicts, strict=self.wishes.gating.strict, facts=facts)
+            verdicts = self.old.pairs.verdicts(result, verdicts, strict=self.wishes.gating.strict, facts=facts)
         self.verdicts[result.spec.id] = verdicts
         if self._journal is not None:
             self._journal.event("verdicts", cell=result.spec.id, verdicts=verdicts)
@@ -685,7 +511,7 @@ class SetupRun:
     @property
     def not_reached(self) -> tuple[str, ...]:
         """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
-        if not self._promised or self.wishes.probe or self._compared is not None:
+        if not self._promised or self.wishes.probe or self.compared is not None:
             return ()
         return tuple(spec.id for spec in self.cells if spec.id not in self.results)
 
@@ -694,10 +520,10 @@ class SetupRun:
         try:
             await self.stop_server()
         finally:
-            if self._control_run is not None:
-                await self._control_run.stop()
-            if self._old is not None:
-                await self._old.stop_server()
+            if self.control is not None:
+                await self.control.stop()
+            if self.old is not None:
+                await self.old.run.stop_server()
             if self._planted is not None:
                 self._planted.close()
                 self.problems += [one for one in self._planted.problems if one not in self.problems]
@@ -712,11 +538,13 @@ class SetupRun:
         for result in self.results.values():
             if result.spec.id not in self.verdicts:  # taken over, and no test of this session asked for it
                 self.judge(result)
-        if self._watch is not None:
-            self.environment["quiet_check"] = self._watch.quiet()
-        self._finish_control()
+        if self.watch is not None:
+            self.environment["quiet_check"] = self.watch.quiet()
+        if self.control is not None:
+            self.forgotten += self.control.finish()
         self.environment["engine_log"] = self._engine_logs()
-        self._finish_against()
+        if self.old is not None:
+            self.old.finish()
         report = document.build(
             session=self.session,
             started=self._started,
@@ -731,8 +559,8 @@ class SetupRun:
             probe=self.wishes.probe,
             canary=self._planted.to_json() if self._planted is not None else None,
             last_canary=self.gate.last_canary(),
-            against=self._compared,
-            compared=self.against.figures_json() if self.against is not None else {},
+            against=self.compared,
+            compared=self.old.pairs.figures_json() if self.old is not None and self.old.pairs is not None else {},
             plan_changes=self.wishes.plan_changes,
             continues=self._going_on.to_json() if self._going_on else None,
             replaced=self._going_on.replaced(self.card.id) if self._going_on else None,
@@ -757,7 +585,7 @@ class SetupRun:
                 saved.save(
                     self.wishes.storage,
                     name,
-                    key=self._key,
+                    key=self.key,
                     when=self._started,
                     run_folder=self.folder.name,
                     results=self.results.values(),
@@ -767,24 +595,21 @@ class SetupRun:
             self._journal.event("report", complete=report.complete, problems=self.problems, forgotten=self.forgotten)
         return report
 
-    def _finish_against(self) -> None:
-        """Say how far the pairs came, on both sides, and write the old card's documents."""
-        pairs = self.against
-        if pairs is None or self._old is None:
-            return
-        came = {"pairs": pairs.pairs, "ended": pairs.ended, "minutes": round(pairs.seconds / 60, 2)}
-        for side in (self, self._old):
-            side._compared = (side._compared or {}) | came  # noqa: SLF001 - of the same class
-        self._old.finish()
+    def control_facts(self) -> dict[str, Any] | None:
+        """For the documents: what the control did in this session; None where none was asked for."""
+        return None if self.control is None else self.control.facts()
 
     def judged(self) -> list[JudgedCell]:
         """Every promised cell with what was decided about it, after ``finish``."""
-        results = {spec.id: self.results.get(spec.id) or self._without_result(spec) for spec in self.cells}
+        results = {spec.id: self.result_of(spec) for spec in self.cells}
         # A test that only measures asserts for itself: no session fails for what no test checked.
         asked = {cell: found for cell, found in self.verdicts.items() if cell in self.checked}
         return list(self.gate.judged(results, asked, lambda part: PARTS[part].kinds))
 
-    def _without_result(self, spec: CellSpec) -> CellResult:
+    def result_of(self, spec: CellSpec) -> CellResult:
+        """A promised cell's result; one that says why it has none where it was not measured."""
+        if spec.id in self.results:
+            return self.results[spec.id]
         status: CellStatus = "failed" if self.problems else "missing"
         reasons = tuple(self.problems) or ("the session ended before this cell was measured",)
         return CellResult(spec, self.card.id, status, attempts=(), summaries=(), reasons=reasons)
@@ -793,16 +618,24 @@ class SetupRun:
         """Close the journal; after the server has stopped, for that is written into it too."""
         if self._planted is not None:
             self._planted.close()
-        if self._old is not None:
-            self._old.close()
+        if self.old is not None:
+            self.old.run.close()
         self.gate.close()
-        if self._control_run is not None:
-            self._control_run.close()
-        if self._watch is not None and self._owns_watch:
-            self._watch.close()
+        if self.control is not None:
+            self.control.close()
+        if self.watch is not None and self._owns_watch:
+            self.watch.close()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+
+def _control_side(run: SetupRun) -> ControlSide | None:
+    if run.wishes.control is None:
+        return None
+    from pytest_llmbench.control_side import ControlSide  # noqa: PLC0415 - a run of its own: it imports this module
+
+    return ControlSide(run, run.wishes.control)
 
 
 def _journal(folder: Path) -> Journal:

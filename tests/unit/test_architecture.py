@@ -67,6 +67,8 @@ ROOM_OF = {
     "plan": "card",
     "plan_changes": "card",
     "control_gate": "judging",
+    "control_side": "session",
+    "old_side": "session",
     "plugin": "pytest",
     "options": "pytest",
     "fixtures": "pytest",
