@@ -80,3 +80,9 @@ def test_a_skip_is_a_failure_where_real_tests_are_required(pytester: pytest.Pyte
     nothing = pytest.ExitCode.NO_TESTS_COLLECTED if where == "module" else pytest.ExitCode.OK
     failed = pytest.ExitCode.INTERRUPTED if where == "module" else pytest.ExitCode.TESTS_FAILED
     assert outcomes == {"": nothing, "0": nothing, "1": failed}
+
+
+def test_no_test_file_is_named_like_a_suite() -> None:
+    # Both are modules without a package: in one process the second one's import would be the first one.
+    suites = {path.name for path in (REPOSITORY / "bench_suites").glob("test_*.py")}
+    assert not {path.name for path in (REPOSITORY / "tests").rglob("test_*.py")} & suites
