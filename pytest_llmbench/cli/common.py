@@ -42,6 +42,11 @@ def open_store(args: argparse.Namespace, *, create: bool = False) -> Store:
     return Store.open(storage, os.path.expandvars(given) if given else None, create=create)
 
 
+def is_stdout(path: Path) -> bool:
+    """Whether a file's name stands for standard output."""
+    return str(path) in {"-", "/dev/stdout"}
+
+
 def when(text: str) -> str:
     """An ISO time as people read it, in UTC."""
     return text[:16].replace("T", " ")

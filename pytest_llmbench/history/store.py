@@ -23,6 +23,7 @@ from pytest_llmbench.history.rebuild import Rebuilt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import TextIO
 
     from sqlalchemy.engine import Engine
 
@@ -261,10 +262,13 @@ class Store:
 
     # ---- as a whole ----
 
-    def export_to(self, path: Path) -> int:
-        """Write everything as lines of JSON, in the order in which it was recorded; how many lines. Atomic."""
-        with connect.told(self._engine.url), self._engine.connect() as connection:
-            return exchange.write_lines(connection, path)
+    def export_to(self, place: Path | TextIO) -> int:
+        """Write everything as lines of JSON, in the order in which it was recorded; how many lines. A path's file: atomic."""
+        if isinstance(place, Path):
+            with connect.told(self._engine.url), self._engine.connect() as connection:
+                return exchange.write_lines(connection, place)
+        with self._engine.connect() as connection:  # what the reader of a pipe does is no fault of the database
+            return exchange.write_to(connection, place)
 
     def import_from(self, path: Path) -> Imported:
         """Add what an export holds and this store does not; all of it or, where a line is wrong, nothing."""
