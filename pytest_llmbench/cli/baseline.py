@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with common.open_store(args) as store:
+    with common.open_store(args, writes=args.action == "accept") as store:
         match args.action:
             case "export":
                 return _export(store, args)

@@ -33,13 +33,18 @@ def add_place(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
     )
 
 
-def open_store(args: argparse.Namespace, *, create: bool = False) -> Store:
-    """The store that the arguments and the environment name. Raises InputError where there is none yet, unless create."""
+def open_store(args: argparse.Namespace, *, create: bool = False, writes: bool = False) -> Store:
+    """The store that the arguments and the environment name. Raises InputError where there is none yet, unless create.
+
+    writes: the command changes it; create does too. Otherwise one that may only be read will do.
+    """
     from pytest_llmbench.history.store import Store  # noqa: PLC0415 - help costs no database package
 
     storage = Path(os.path.expandvars(args.storage or os.environ.get("LLMBENCH_STORAGE") or ".llmbench"))
     given = args.history or os.environ.get("LLMBENCH_HISTORY") or None
-    return Store.open(storage, os.path.expandvars(given) if given else None, create=create)
+    return Store.open(
+        storage, os.path.expandvars(given) if given else None, create=create, reads=not (create or writes)
+    )
 
 
 def is_stdout(path: Path) -> bool:

@@ -46,22 +46,28 @@ class Store:
 
     @classmethod
     def open(
-        cls, storage: Path, given: str | Path | None = None, *, create: bool = True, wait_s: float = connect.WAIT_S
+        cls,
+        storage: Path,
+        given: str | Path | None = None,
+        *,
+        create: bool = True,
+        reads: bool = False,
+        wait_s: float = connect.WAIT_S,
     ) -> Self:
         """Open the history; create or migrate it where it has to be.
 
         storage: the folder of the runs, and of ``acceptances.jsonl``. given: a database URL or a SQLite file's path; None:
-        ``history.sqlite`` in storage. create=False: a SQLite file that is not there is an InputError. wait_s: how long a
-        writer waits for another process.
+        ``history.sqlite`` in storage. create=False: a SQLite file that is not there is an InputError. reads: nothing
+        will be written: a SQLite file that may only be read will do. wait_s: how long a writer waits for another process.
         """
         storage = storage.expanduser().absolute()
-        url = connect.parse(connect.default_url(storage) if given is None else given)
+        url = connect.parse(connect.default_place(storage) if given is None else given)
         file = connect.sqlite_file(url)
         if not create and file is not None and not file.exists():
             raise InputError(
                 connect.FIELD, connect.shown(url), "there is no history yet", "measure a card, or name another place"
             )
-        return cls(connect.connect(url, wait_s=wait_s), storage)
+        return cls(connect.connect(url, wait_s=wait_s, reads=reads), storage)
 
     @property
     def url(self) -> str:
