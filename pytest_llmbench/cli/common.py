@@ -75,14 +75,19 @@ def number(value: float) -> str:
     return f"{value:,.{0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4}f}"
 
 
-def share(field: str, text: str) -> float:
-    """A percentage as a share: ``3%`` is 0.03. Raises InputError unless it lies between 0 and 100 %."""
+def share(field: str, text: str, *, example: str = "3%", least: float = 0.0) -> float:
+    """A percentage as a share: ``3%`` is 0.03. Raises InputError unless it lies between 0 and 100 %, and is not under least.
+
+    example: what the remedy names; least: a share.
+    """
     try:
         found = float(text.strip().removesuffix("%")) / 100
     except ValueError:
         found = -1.0
     if not 0 < found < 1:
-        raise InputError(field, text, "not a percentage between 0 and 100", f"{field} 3%")
+        raise InputError(field, text, "not a percentage between 0 and 100", f"{field} {example}")
+    if found < least:
+        raise InputError(field, text, f"below {least:.1%}, which nothing here can show", f"{field} {example}")
     return found
 
 

@@ -139,7 +139,11 @@ CASES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         "something else: it has moz_cookies",
         "not there yet",
     ),
-    "no database": (lambda file: file.write_text("Dear diary, " * 100), "not a SQLite database", "move this one away"),
+    "no database": (
+        lambda file: file.write_text("Dear diary, " * 100),
+        "not a SQLite database",
+        "move this one away: then `llmbench history rebuild`",
+    ),
     "damaged": (half, "the file is damaged", "llmbench history rebuild"),
     "a folder": (lambda file: file.mkdir(), "cannot be opened", "name another place"),
 }
@@ -275,7 +279,7 @@ def test_a_password_is_never_shown(tmp_path: Path, given: str, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
     assert "geheim" not in str(caught.value)
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 def test_what_is_shown_of_a_url() -> None:
