@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from collections.abc import Iterator
+    from typing import Literal, TextIO
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -19,17 +22,40 @@ def write_json(path: Path, document: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write text with the same promise; a write that fails leaves the old file, and nothing beside it."""
+    with replacing(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A file to write that takes the place of ``path`` once it is whole; what a link leads to is replaced, not the link.
+
+    Raises OSError; also for what is there and is no regular file, such as a folder or a device.
+    """
+    path = _regular(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _regular(path: Path) -> Path:
+    """Where a path leads to."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
+    if path.exists() and not path.is_file():  # a device, a pipe: replaced, it would be gone
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    found = Path(os.path.realpath(path))
+    if found.is_symlink():
+        raise OSError(errno.ELOOP, "is a link that leads to itself", str(path))
+    return found
 
 
 def new_session() -> str:

@@ -354,7 +354,8 @@ class Gate:
         if self._store is None or document["probe"]:
             return []
         try:
-            self._store.record(document, folder)
+            if not self._store.record(document, folder) and self._canary:
+                return ["this canary is not remembered: its cells were not all judged, so nothing is known"]
             if self._gating.accept is not None:
                 cells = [cell["id"] for cell in document["cells"] if cell["status"] == "measured"]
                 if cells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     export = actions.add_parser("export", help="write a card's baselines as a file to commit")
     export.add_argument("card_id", metavar="CARD_ID")
-    export.add_argument("file", metavar="FILE", type=Path)
+    export.add_argument("file", metavar="FILE", type=Path, help="-: standard output")
     export.add_argument(
         "--host", metavar="ID", help="of this machine (the start of its host id), where there are several"
     )
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with common.open_store(args) as store:
+    with common.open_store(args, writes=args.action == "accept") as store:
         match args.action:
             case "export":
                 return _export(store, args)
@@ -112,6 +113,9 @@ def _export(store: Store, args: argparse.Namespace) -> int:
     file = store.baseline_file(setup.identity)
     if not file.cells:
         raise InputError("card", args.card_id, f"has no baseline in {store.url} yet", "measure it first")
+    if common.is_stdout(args.file):
+        sys.stdout.write(file.text())
+        return 0
     file.save(args.file)
     pinned = sum(figure.pinned for cell in file.cells.values() for figure in cell.figures.values())
     count = sum(len(cell.figures) for cell in file.cells.values())

@@ -22,11 +22,13 @@ NAME = "canary"
 HELP = "slow the server down on purpose, measure, and say whether the gate caught it"
 USAGE = 4
 _SUITES = "bench_suites"
+_SLOW = "10%"
+_INTERRUPTED = 2  # of pytest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--setup", metavar="CARD", required=True, help="the card to measure")
-    parser.add_argument("--slow", metavar="PERCENT", default="10%", help="how much slower (default: 10%%)")
+    parser.add_argument("--slow", metavar="PERCENT", help="how much slower (default: 10%%)")
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
         "--way",
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 caught, 1 not caught, 4 where it could not be asked."""
+    """0 caught, 1 not caught, 2 interrupted, 4 where it could not be asked."""
     slowdown = _slowdown(args)
     with tempfile.TemporaryDirectory(prefix="llmbench-canary-") as folder:
         verdict = Path(folder) / "verdict.json"
@@ -58,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
         # A Ctrl-C reaches the session too; it stops its server and writes its report, and we wait for that.
         code = _wait(command)
         found = _read(verdict)
+    if code == _INTERRUPTED:
+        print("canary: interrupted: nothing is known, and nothing is remembered")
+        return code
     if found is None:
         print(f"canary: the session came to no verdict (pytest's exit code {code}): nothing is known")
         return USAGE if code in (USAGE, 5) else 1
@@ -73,6 +78,13 @@ def _slowdown(args: argparse.Namespace) -> str:
             "the limit holds for everything on that GPU, and needs the rights to set it",
             "add --allow-gpu-limits where that is fine",
         )
+    given = [name for name in ("threads", "gpu_power", "gpu_clock") if getattr(args, name) is not None]
+    if args.slow is not None and given:
+        flag = f"--{given[0].replace('_', '-')}"
+        raise InputError(
+            "--slow", args.slow, f"says nothing beside {flag}, which slows down in its place", "give one of them"
+        )
+    slow = args.slow if args.slow is not None else _SLOW
     text = (
         f"threads:{args.threads}"
         if args.threads is not None
@@ -80,7 +92,7 @@ def _slowdown(args: argparse.Namespace) -> str:
         if args.gpu_power is not None
         else f"gpu-clock:{args.gpu_clock}"
         if args.gpu_clock is not None
-        else f"{args.way}:{common.share('--slow', args.slow) * 100:.6g}%"
+        else f"{args.way}:{common.share('--slow', slow, example=_SLOW) * 100:.6g}%"
     )
     Slowdown.parse(text)
     return text
@@ -118,6 +130,9 @@ def _read(verdict: Path) -> dict[str, Any] | None:
 
 
 def _tell(found: dict[str, Any]) -> int:
+    if any(one.unknown for one in found["catches"]):
+        print(f"canary: {next(one.unknown for one in found['catches'] if one.unknown)}: nothing is known")
+        return 1
     caught = bool(found["catches"]) and all(one.caught for one in found["catches"])
     if caught and found["category"] != "performance":
         print(f"canary: the session ended as {found['category']}, not as performance: that is no catch")

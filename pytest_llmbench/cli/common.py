@@ -33,13 +33,23 @@ def add_place(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
     )
 
 
-def open_store(args: argparse.Namespace, *, create: bool = False) -> Store:
-    """The store that the arguments and the environment name. Raises InputError where there is none yet, unless create."""
+def open_store(args: argparse.Namespace, *, create: bool = False, writes: bool = False) -> Store:
+    """The store that the arguments and the environment name. Raises InputError where there is none yet, unless create.
+
+    writes: the command changes it; create does too. Otherwise one that may only be read will do.
+    """
     from pytest_llmbench.history.store import Store  # noqa: PLC0415 - help costs no database package
 
     storage = Path(os.path.expandvars(args.storage or os.environ.get("LLMBENCH_STORAGE") or ".llmbench"))
     given = args.history or os.environ.get("LLMBENCH_HISTORY") or None
-    return Store.open(storage, os.path.expandvars(given) if given else None, create=create)
+    return Store.open(
+        storage, os.path.expandvars(given) if given else None, create=create, reads=not (create or writes)
+    )
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether a file's name stands for standard output."""
+    return str(path) in {"-", "/dev/stdout"}
 
 
 def when(text: str) -> str:
@@ -65,14 +75,19 @@ def number(value: float) -> str:
     return f"{value:,.{0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4}f}"
 
 
-def share(field: str, text: str) -> float:
-    """A percentage as a share: ``3%`` is 0.03. Raises InputError unless it lies between 0 and 100 %."""
+def share(field: str, text: str, *, example: str = "3%", least: float = 0.0) -> float:
+    """A percentage as a share: ``3%`` is 0.03. Raises InputError unless it lies between 0 and 100 %, and is not under least.
+
+    example: what the remedy names; least: a share.
+    """
     try:
         found = float(text.strip().removesuffix("%")) / 100
     except ValueError:
         found = -1.0
     if not 0 < found < 1:
-        raise InputError(field, text, "not a percentage between 0 and 100", f"{field} 3%")
+        raise InputError(field, text, "not a percentage between 0 and 100", f"{field} {example}")
+    if found < least:
+        raise InputError(field, text, f"below {least:.1%}, which nothing here can show", f"{field} {example}")
     return found
 
 

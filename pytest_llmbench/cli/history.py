@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = actions.add_parser("show", help="one session: its cells and figures")
     show.add_argument("session", metavar="SESSION")
     actions.add_parser("rebuild", help="make the index again from the reports in the storage folder")
-    for name, text in (("export", "write everything as lines of JSON"), ("import", "add what an export holds")):
+    for name, text in (
+        ("export", "write everything as lines of JSON; -: to standard output"),
+        ("import", "add what an export holds"),
+    ):
         actions.add_parser(name, help=text).add_argument("file", metavar="FILE", type=Path)
     for action in actions.choices.values():
         common.add_place(action, inner=True)
@@ -45,7 +48,10 @@ def run(args: argparse.Namespace) -> int:
             case "rebuild":
                 return _rebuild(store)
             case "export":
-                print(f"{store.export_to(args.file)} lines in {args.file}")
+                if common.is_stdout(args.file):
+                    store.export_to(sys.stdout)
+                else:
+                    print(f"{store.export_to(args.file)} lines in {args.file}")
             case "import":
                 done = store.import_from(args.file)
                 print(

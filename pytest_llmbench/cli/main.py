@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench import __version__
 from pytest_llmbench.cli import baseline, canary, history, marks, resolve
-from pytest_llmbench.errors import LlmbenchError
+from pytest_llmbench.errors import LlmbenchError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,4 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader had enough (`| head`); nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as exc:
+        named = f"{exc.filename}: " if exc.filename else ""
+        print(f"llmbench: {printable(f'{named}{exc.strerror or exc}')}", file=sys.stderr)
+        return USAGE
     return int(code)

@@ -226,6 +226,7 @@ def _accept(args: argparse.Namespace, marks: Marks, source: Source, today: dt.da
     ]
     file.write(args.file, marks.adding(*new, today=today))
     _print(f"{args.file}: {one.mark} mark of {one.place}, down to {one.depth:.0%}, until {one.expires}" for one in new)
+    _print([f"sessions read {file.FILE_NAME} in pytest's root folder, or the file of --llmbench-marks FILE"])
 
 
 def _remove(args: argparse.Namespace, marks: Marks, source: Source, today: dt.date) -> None:

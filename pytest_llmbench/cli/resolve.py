@@ -26,6 +26,7 @@ HELP = "say how many runs, re-measures, sessions and minutes each figure needs t
 # More sessions would ask about another season.
 _SESSIONS = 50
 _SHOWN = 3
+_LEAST_EFFECT = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    effect, found, alarms = (common.share(f"--{name}", getattr(args, name)) for name in ("effect", "found", "alarms"))
+    effect = common.share("--effect", args.effect, least=_LEAST_EFFECT)
+    found = common.share("--found", args.found, example="95%")
+    alarms = common.share("--alarms", args.alarms, example="1%")
     card = common.card_id(args.card)
     with common.open_store(args) as store:
         setups = store.setups(card)
@@ -66,13 +69,8 @@ def run(args: argparse.Namespace) -> int:
                 "card", card, f"not in {store.url}", f"measure it first: {_trial(args.card, RULE.least_sessions)}"
             )
         setup = setups[0]  # as it was last measured
-        kept = store.kept_baselines(setup.identity)
-        chosen = [one for one in kept if args.cell in (None, one.cell) and args.figure in (None, one.figure)]
-        if not chosen:
-            there = ", ".join(f"{one.cell} {one.figure}" for one in kept) or "none"
-            raise InputError(
-                "figure", f"{args.cell or '*'} {args.figure or '*'}", f"not judged (there: {there})", "name another"
-            )
+        kept = _judged(store, setup)
+        chosen = _chosen(kept, args.cell, args.figure)
         rates = power.Rates(alarms / max(1, len(kept)), found)
         machine = store.machine_state(setup.identity, _SESSIONS)
         answers = [_ask(store, one, machine, effect, rates) for one in chosen]
@@ -81,6 +79,27 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(setup, effect, (alarms, len(kept)), rates, machine, answers, args.card)
     return 0
+
+
+def _judged(store: Store, setup: Setup) -> list[KeptBaseline]:
+    """The figures that sessions judge; the history keeps their companions too."""
+    return [
+        one
+        for one in store.kept_baselines(setup.identity)
+        if any(each.verdict for each in store.outcomes(one.cell_key, one.machine_key, one.figure, _SESSIONS))
+    ]
+
+
+def _chosen(kept: Sequence[KeptBaseline], cell: str | None, figure: str | None) -> list[KeptBaseline]:
+    of_cell = [one for one in kept if cell in (None, one.cell)]
+    if cell is not None and not of_cell:
+        there = ", ".join(dict.fromkeys(one.cell for one in kept)) or "none"
+        raise InputError("--cell", cell, f"no judged cell of this card (there are: {there})", "name one of them")
+    chosen = [one for one in of_cell if figure in (None, one.figure)]
+    if not chosen:
+        there = ", ".join(f"{one.cell} {one.figure}" for one in of_cell) or "none"
+        raise InputError("--figure", figure, f"not judged (there: {there})", "name another")
+    return chosen
 
 
 def _ask(store: Store, kept: KeptBaseline, machine: Machine | None, effect: float, rates: power.Rates) -> _Found:

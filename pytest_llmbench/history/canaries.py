@@ -43,7 +43,7 @@ class Seen:
 class Catch:
     """A canary's session, read. caught: a figure regressed, every cell has its number, and nothing else was found wrong.
 
-    why_not: where it was not caught.
+    why_not: where it was not caught. unknown: why it is no result at all, where it is none.
     """
 
     session: str
@@ -52,6 +52,18 @@ class Catch:
     seen: tuple[Seen, ...]
     caught: bool
     why_not: str
+    unknown: str = ""
+
+
+def unknown(one: SessionEntry) -> str:
+    """Why a session with a planted slowdown says nothing about the gate: cells that nobody judged; empty where it does."""
+    without = [
+        cell.cell
+        for cell in one.cells
+        if cell.status == "missing"
+        or (cell.status == "measured" and all(figure.verdict is None for figure in cell.figures))
+    ]
+    return f"the session ended before these cells were judged: {', '.join(without)}" if without else ""
 
 
 def read(one: SessionEntry) -> Catch:
@@ -75,7 +87,7 @@ def read(one: SessionEntry) -> Catch:
         if figure.verdict is not None
     )
     why_not = _why_not(one, seen)
-    return Catch(one.session, one.started, str(one.canary["words"]), seen, not why_not, why_not)
+    return Catch(one.session, one.started, str(one.canary["words"]), seen, not why_not, why_not, unknown(one))
 
 
 def _why_not(one: SessionEntry, seen: Sequence[Seen]) -> str:
@@ -93,9 +105,9 @@ def _why_not(one: SessionEntry, seen: Sequence[Seen]) -> str:
 
 def line(canaries: Sequence[SessionEntry]) -> str:
     """One line for a report: when a planted slowdown was last caught. canaries: oldest first."""
-    if not canaries:
+    found = [one for one in map(read, canaries) if not one.unknown]
+    if not found:
         return "canary: never tried (llmbench canary plants a slowdown and sees whether it is caught)"
-    found = [read(one) for one in canaries]
     last = next((one for one in reversed(found) if one.caught), None)
     said = f"{last.words} caught on {last.started[:10]}" if last else "never caught"
     newest = found[-1]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import tempfile
 import time
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -24,37 +26,75 @@ if TYPE_CHECKING:
 FIELD = "history"
 WAIT_S = 60.0
 _WRITE = "llmbench_write"
-_SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
+_SECRET = re.compile(r"pass|pwd|secret|token|key|cred|auth|odbc", re.IGNORECASE)
+# What a SQLite URL may ask for: of Python's module, and with uri=true of SQLite itself.
+_SQLITE = {"uri", "timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements"}
+_SQLITE_URI = {"mode", "cache", "immutable", "vfs", "nolock", "psow", "modeof"}
+_EXAMPLE = "sqlite:////folder/history.sqlite, or a path"
+# No path, but a URL mistyped: a known database, or a name and a password.
+_SCHEME = re.compile(r"\s*([A-Za-z][\w+.-]+):")
+_DATABASES = {"sqlite", "postgresql", "postgres", "mysql", "mariadb", "oracle", "mssql", "cockroachdb", "duckdb"}
 
 
-def default_url(storage: Path) -> str:
+def default_place(storage: Path) -> Path:
     """Where the history lies unless somebody says otherwise: ``history.sqlite`` in the storage folder."""
-    return f"sqlite:///{(storage / 'history.sqlite').absolute()}"
+    return storage.absolute() / "history.sqlite"
 
 
 def parse(given: str | Path) -> URL:
     """A database URL, or the path of a SQLite file, as a URL. Raises InputError; a password is never in its text."""
     text = str(given)
+    scheme = _scheme(text)
     if "://" not in text:
-        return make_url(f"sqlite:///{Path(text).expanduser().absolute()}")
+        if scheme is not None:
+            raise InputError(FIELD, f"{scheme}:…", "not a database URL: // must follow the colon", _EXAMPLE)
+        return URL.create("sqlite", database=str(Path(text).expanduser().absolute()))
+    hidden = f"{scheme or '…'}://…"
     try:
         url = make_url(text)
+        if url.get_backend_name() != "sqlite" and "@" in f"{url.host}{url.database}":
+            # What follows the first @ may be the rest of a password.
+            raise InputError(FIELD, hidden, "has more than one @", "write %40 for an @ within a name or a password")
         url.get_dialect().import_dbapi()
     except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
-        scheme = text.partition("://")[0]
-        raise InputError(
-            FIELD,
-            f"{scheme}://…",
-            "not a database URL that SQLAlchemy knows",
-            "sqlite:////folder/history.sqlite, or a path",
-        ) from None
+        raise InputError(FIELD, hidden, "not a database URL that SQLAlchemy knows", _EXAMPLE) from None
     except ImportError as missing:
         raise InputError(
             FIELD, shown(url), f"its driver is not installed: {missing}", f"pip install {missing.name or 'the driver'}"
         ) from None
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
-        raise InputError(FIELD, text, "a store in memory is gone when the session ends", "name a file")
+        raise InputError(FIELD, "sqlite://", "a store in memory is gone when the session ends", "name a file")
+    if url.get_backend_name() == "sqlite" and url.get_driver_name() == "pysqlite":
+        _check_sqlite(url)
     return url
+
+
+def _scheme(text: str) -> str | None:
+    """The scheme of what is a URL, or was meant as one; None for a path."""
+    found = _SCHEME.match(text)
+    if found is None:
+        return None
+    rest = text[found.end() :]
+    meant = found[1].partition("+")[0].lower() in _DATABASES or "@" in rest or rest.startswith("//")
+    return found[1] if meant else None
+
+
+def _check_sqlite(url: URL) -> None:
+    """Refuse what its driver would not take; its own message would show the value."""
+    may = _SQLITE | (_SQLITE_URI if str(url.query.get("uri")).lower() in {"true", "1", "yes", "on"} else set())
+    plain = URL.create("sqlite", database=url.database).render_as_string()
+    unknown = sorted(set(url.query) - may)
+    if unknown:
+        wants_uri = set(unknown) <= _SQLITE_URI
+        reason = (
+            f"its query has {', '.join(unknown)}, which SQLite does not know{' without uri=true' if wants_uri else ''}"
+        )
+        raise InputError(FIELD, plain, reason, f"leave it out; it may have {', '.join(sorted(may))}")
+    try:
+        url.get_dialect()().create_connect_args(url)
+    except (exc.ArgumentError, ValueError, TypeError):
+        reason = "has a user or a host" if url.host or url.username else "its query has a value that SQLite cannot use"
+        raise InputError(FIELD, "sqlite://…" if url.host or url.username else plain, reason, _EXAMPLE) from None
 
 
 def shown(url: URL) -> str:
@@ -70,16 +110,22 @@ def sqlite_file(url: URL) -> Path | None:
     return Path((url.database or "").removeprefix("file:"))
 
 
-def connect(url: URL, *, wait_s: float = WAIT_S) -> Engine:
+def connect(url: URL, *, wait_s: float = WAIT_S, reads: bool = False) -> Engine:
     """An engine whose schema is the one of this version: created or migrated where it was not.
 
-    wait_s: how long a writer waits for another. Raises InputError naming URL, reason and remedy.
+    wait_s: how long a writer waits for another. reads: nothing will be written, so that a SQLite file that may not be
+    written is good enough. Raises InputError naming URL, reason and remedy.
     """
     file = sqlite_file(url)
+    only_read = _only_read(file) if reads and file is not None and not url.query else None
     with told(url):
-        if file is not None:
+        if file is not None and only_read is None:
             file.parent.mkdir(parents=True, exist_ok=True)
-        engine = sa.create_engine(url)
+        if only_read is None:
+            engine = sa.create_engine(url)
+        else:
+            address = only_read
+            engine = sa.create_engine(url, creator=lambda: sqlite3.connect(address, uri=True, check_same_thread=False))
         if file is not None:
             _prepare_sqlite(engine, wait_s)
         try:
@@ -87,10 +133,31 @@ def connect(url: URL, *, wait_s: float = WAIT_S) -> Engine:
                 current = _is_current(connection, url)
             if not current:
                 _migrate(engine, url, wait_s)
+        except TypeError:  # a driver's own way to refuse an argument that it does not know
+            engine.dispose()
+            if not url.query:
+                raise
+            names = ", ".join(sorted(url.query))
+            raise InputError(FIELD, shown(url), f"its driver does not take {names}", "correct the query") from None
         except BaseException:
             engine.dispose()
             raise
     return engine
+
+
+def _only_read(file: Path) -> str | None:
+    """SQLite's own URI for a file that is there and that this user may not write; None where it may be written."""
+    if not file.exists() or (_may_write(file) and _may_write(file.parent)):
+        return None
+    # A reader needs files beside it, unless SQLite is told that nobody writes. Where a writer left its own, they are used.
+    quiet = not _may_write(file.parent) and not any(
+        file.with_name(f"{file.name}{one}").exists() for one in ("-wal", "-shm")
+    )
+    return f"file:{quote(str(file.absolute()))}?mode=ro{'&immutable=1' if quiet else ''}"
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK | (os.X_OK if path.is_dir() else 0))
 
 
 def check(storage: Path, given: str | None) -> None:
@@ -98,14 +165,24 @@ def check(storage: Path, given: str | None) -> None:
 
     storage, given: as ``Store.open`` takes them. Raises InputError.
     """
-    url = parse(default_url(storage) if given is None else given)
+    url = parse(default_place(storage) if given is None else given)
     file = sqlite_file(url)
     if file is None or file.exists():
         connect(url).dispose()
         return
     there = next(folder for folder in file.parents if folder.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        reason = f"{there} may not be written by this user" if there.is_dir() else f"{there} is a file, not a folder"
+    reason = ""
+    if not there.is_dir():
+        reason = f"{there} is a file, not a folder"
+    elif not _may_write(there):
+        reason = f"{there} may not be written by this user"
+    else:
+        try:  # rights are not all: /proc, and a full or a read-only disk
+            with tempfile.NamedTemporaryFile(dir=there, prefix=".llmbench-"):
+                pass
+        except OSError as error:
+            reason = f"no file can be made in {there}: {error.strerror or error}"
+    if reason:
         raise InputError(FIELD, shown(url), reason, "name another place")
 
 
@@ -192,7 +269,11 @@ def _write_ahead(engine: Engine, wait_s: float) -> None:
 
 _REASONS: tuple[tuple[str, str, str], ...] = (
     # part of the message, reason, remedy
-    ("not a database", "not a SQLite database", "name another file, or move this one away"),
+    (
+        "not a database",
+        "not a SQLite database",
+        "name another file, or move this one away: then `llmbench history rebuild` makes a new one from the reports",
+    ),
     (
         "malformed",
         "the file is damaged",
@@ -230,4 +311,8 @@ def told(url: URL) -> Iterator[None]:
 
 
 def _hidden(text: str, url: URL) -> str:
-    return text.replace(url.password, "***") if isinstance(url.password, str) and url.password else text
+    secrets = [url.password, *(value for name, value in url.query.items() if _SECRET.search(name))]
+    for one in secrets:
+        if isinstance(one, str) and one:
+            text = text.replace(one, "***")
+    return text

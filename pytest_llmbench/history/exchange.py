@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 
 from pytest_llmbench import __version__
 from pytest_llmbench.errors import InputError
+from pytest_llmbench.files import replacing
 from pytest_llmbench.history import acceptance as acceptances
 from pytest_llmbench.history import keys, write
 from pytest_llmbench.history import schema as t
@@ -21,6 +21,7 @@ from pytest_llmbench.history.entry import CellLine, FigureLine, SessionEntry, wh
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import TextIO
 
     from sqlalchemy.engine import Connection
 
@@ -217,19 +218,19 @@ def lines(connection: Connection) -> Iterator[str]:
 
 def write_lines(connection: Connection, path: Path) -> int:
     """Write the export to a file, which is the old one or the whole new one; how many lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    count = 0
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            for line in lines(connection):
-                file.write(line)
-                count += 1
-        temporary.replace(path)
+        with replacing(path) as file:
+            return write_to(connection, file)
     except OSError as exc:
         raise InputError("file", str(path), exc.strerror or str(exc), "name another place") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def write_to(connection: Connection, file: TextIO) -> int:
+    """Write the export to an open file; how many lines."""
+    count = 0
+    for line in lines(connection):
+        file.write(line)
+        count += 1
     return count
 
 

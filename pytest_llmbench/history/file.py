@@ -120,11 +120,14 @@ class BaselineFile(_Model):
         except (ValidationError, ValueError) as exc:
             raise InputError(FIELD, str(path), f"not a file of baselines: {why(exc)}", remedy) from None
 
+    def text(self) -> str:
+        """It as JSON: sorted, one value a line, so that a diff shows what changed."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
     def save(self, path: Path) -> None:
-        """Write it sorted, one value a line, so that a diff shows what changed. Atomic."""
-        content = json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
+        """Write its text. Atomic. Raises InputError."""
         try:
-            write_text(path, content + "\n")
+            write_text(path, self.text())
         except OSError as exc:
             raise InputError("file", str(path), exc.strerror or str(exc), "name another place") from None
 

@@ -23,6 +23,7 @@ from pytest_llmbench.history.rebuild import Rebuilt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import TextIO
 
     from sqlalchemy.engine import Engine
 
@@ -45,22 +46,28 @@ class Store:
 
     @classmethod
     def open(
-        cls, storage: Path, given: str | Path | None = None, *, create: bool = True, wait_s: float = connect.WAIT_S
+        cls,
+        storage: Path,
+        given: str | Path | None = None,
+        *,
+        create: bool = True,
+        reads: bool = False,
+        wait_s: float = connect.WAIT_S,
     ) -> Self:
         """Open the history; create or migrate it where it has to be.
 
         storage: the folder of the runs, and of ``acceptances.jsonl``. given: a database URL or a SQLite file's path; None:
-        ``history.sqlite`` in storage. create=False: a SQLite file that is not there is an InputError. wait_s: how long a
-        writer waits for another process.
+        ``history.sqlite`` in storage. create=False: a SQLite file that is not there is an InputError. reads: nothing
+        will be written: a SQLite file that may only be read will do. wait_s: how long a writer waits for another process.
         """
         storage = storage.expanduser().absolute()
-        url = connect.parse(connect.default_url(storage) if given is None else given)
+        url = connect.parse(connect.default_place(storage) if given is None else given)
         file = connect.sqlite_file(url)
         if not create and file is not None and not file.exists():
             raise InputError(
                 connect.FIELD, connect.shown(url), "there is no history yet", "measure a card, or name another place"
             )
-        return cls(connect.connect(url, wait_s=wait_s), storage)
+        return cls(connect.connect(url, wait_s=wait_s, reads=reads), storage)
 
     @property
     def url(self) -> str:
@@ -261,10 +268,13 @@ class Store:
 
     # ---- as a whole ----
 
-    def export_to(self, path: Path) -> int:
-        """Write everything as lines of JSON, in the order in which it was recorded; how many lines. Atomic."""
-        with connect.told(self._engine.url), self._engine.connect() as connection:
-            return exchange.write_lines(connection, path)
+    def export_to(self, place: Path | TextIO) -> int:
+        """Write everything as lines of JSON, in the order in which it was recorded; how many lines. A path's file: atomic."""
+        if isinstance(place, Path):
+            with connect.told(self._engine.url), self._engine.connect() as connection:
+                return exchange.write_lines(connection, place)
+        with self._engine.connect() as connection:  # what the reader of a pipe does is no fault of the database
+            return exchange.write_to(connection, place)
 
     def import_from(self, path: Path) -> Imported:
         """Add what an export holds and this store does not; all of it or, where a line is wrong, nothing."""

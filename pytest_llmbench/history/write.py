@@ -10,6 +10,7 @@ from pytest_llmbench.history import baselines as rules
 from pytest_llmbench.history import keys
 from pytest_llmbench.history import schema as t
 from pytest_llmbench.history.baselines import Candidate
+from pytest_llmbench.history.canaries import unknown
 from pytest_llmbench.history.entry import seconds
 
 if TYPE_CHECKING:
@@ -81,7 +82,12 @@ def add(connection: Connection, entry: SessionEntry) -> bool:
 
 
 def _add_canary(connection: Connection, entry: SessionEntry) -> bool:
-    """A session with a planted slowdown: whole, and apart from those that baselines and marks are made of."""
+    """A session with a planted slowdown: whole, and apart from those that baselines and marks are made of.
+
+    Not where it was interrupted: then it says nothing.
+    """
+    if unknown(entry):
+        return False
     c = t.canaries.c
     known = sa.select(c.id).where(c.session == entry.session, c.card_id == entry.card_id)
     if connection.execute(known).first() is not None:

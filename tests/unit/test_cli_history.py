@@ -211,3 +211,47 @@ def test_numbers_and_times() -> None:
         "0.0123",
     ]
     assert common.when(at(0)) == "2026-01-02 03:04"
+
+
+# ---- where an export goes ----
+
+
+def test_an_export_to_standard_output(said: Said) -> None:
+    fill()
+    for place in ("-", "/dev/stdout"):
+        code, out, _ = said("history", "export", place)
+        assert code == 0
+        assert json.loads(out.partition("\n")[0])["llmbench_history"] == 1
+        code, out, _ = said("baseline", "export", "card", place)
+        assert code == 0
+        assert json.loads(out)["llmbench_baselines"] == 1
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("command", [("history", "export"), ("baseline", "export", "card")])
+def test_an_export_goes_through_a_link_and_never_onto_a_folder_or_a_device(
+    said: Said, command: tuple[str, ...]
+) -> None:
+    fill()
+    Path("real").mkdir()
+    Path("link").symlink_to("real/file")
+    assert said(*command, "link")[0] == 0
+    assert Path("link").is_symlink()
+    assert Path("real/file").is_file()
+    os.mkfifo("pipe")
+    for place, reason in ((".", "is a folder"), ("real", "is a folder"), ("pipe", "is not a regular file")):
+        code, _, err = said(*command, place)
+        assert code == 4
+        assert err.startswith(f"llmbench: file = {place!r}: {reason}")
+    assert Path("pipe").is_fifo()
+    Path("loop").symlink_to("loop")
+    assert said(*command, "loop")[0] == 4
+    assert sorted(one.name for one in Path("real").iterdir()) == ["file"]
+
+
+def test_no_traceback_for_what_the_system_refuses(said: Said) -> None:
+    fill()
+    Path("llmbench-marks.json").mkdir()
+    code, _, err = said("marks")
+    assert code == 4
+    assert err.startswith("llmbench: ")

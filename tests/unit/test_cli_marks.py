@@ -109,6 +109,7 @@ def test_the_life_of_a_mark(call: Call, today: list[dt.date], tmp_path: Path) ->
     assert (
         said
         == "llmbench-marks.json: slow mark of decode[code] decode_tok_s of my-card, down to 11%, until 2026-12-31\n"
+        "sessions read llmbench-marks.json in pytest's root folder, or the file of --llmbench-marks FILE\n"
     )
     shown = call(SLOW)
     assert shown.startswith("proposed (no effect until accepted):\n  none\n")

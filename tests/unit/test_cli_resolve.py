@@ -35,7 +35,9 @@ def attempts(seconds: float) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def history(path: Path, sessions: int, *, machine: float = 0.0, own: float = 0.01) -> None:
+def history(
+    path: Path, sessions: int, *, machine: float = 0.0, own: float = 0.01, companions: tuple[str, ...] = ()
+) -> None:
     """Sessions of six figures in one cell, that move together by ``machine`` and on their own by ``own``."""
     noise = random.Random(3)
     with Store.open(path) as store:
@@ -48,7 +50,7 @@ def history(path: Path, sessions: int, *, machine: float = 0.0, own: float = 0.0
                 median = statistics.median(runs)
                 if name.endswith("_ms"):
                     runs, median = [10_000 / one for one in runs], 10_000 / median
-                figures.append(figure(name, median, values=runs))
+                figures.append(figure(name, median, values=runs, verdict=None if name in companions else "ok"))
             made = document(number)
             made["started"], made["finished"] = "2026-01-02T03:04:05+00:00", "2026-01-02T03:09:05+00:00"
             day = f"2026-02-{number + 1:02}"
@@ -98,6 +100,14 @@ def test_a_short_history_names_the_trial(tmp_path: Path, capsys: pytest.CaptureF
     assert f"a trial of 3 sessions gives it, half an hour apart: pytest bench_suites/ --setup {card}, 3 times" in said
 
 
+def test_companions_are_no_figures_that_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    history(tmp_path, 10, companions=("words_s",))
+    assert main(["resolve", "card", "--effect", "6%", "--storage", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "any of 5 figures raises" in said
+    assert "words_s" not in said
+
+
 def test_json_has_every_option_and_the_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history(tmp_path, 10)
     assert main(["resolve", "card", "--effect", "6", "--json", "--figure", "ttft_ms", "--storage", str(tmp_path)]) == 0
@@ -115,7 +125,17 @@ def test_json_has_every_option_and_the_noise(tmp_path: Path, capsys: pytest.Capt
         (["card", "--effect", "0%"], "--effect = '0%': not a percentage"),
         (["card", "--effect", "x"], "not a percentage"),
         (["other", "--effect", "3%"], "measure it first"),
-        (["card", "--effect", "3%", "--figure", "speed"], "not judged (there: decode[code] decode_tok_s"),
+        (["card", "--effect", "1e-9%"], "--effect = '1e-9%': below 0.1%, which nothing here can show"),
+        (["card", "--effect", "3%", "--found", "100%"], "remedy: --found 95%"),
+        (["card", "--effect", "3%", "--alarms", "x"], "remedy: --alarms 1%"),
+        (
+            ["card", "--effect", "3%", "--cell", "nope"],
+            "--cell = 'nope': no judged cell of this card (there are: decode[code])",
+        ),
+        (
+            ["card", "--effect", "3%", "--figure", "speed"],
+            "--figure = 'speed': not judged (there: decode[code] decode_tok_s",
+        ),
     ],
 )
 def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
 import sqlalchemy as sa
@@ -138,7 +139,11 @@ CASES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         "something else: it has moz_cookies",
         "not there yet",
     ),
-    "no database": (lambda file: file.write_text("Dear diary, " * 100), "not a SQLite database", "move this one away"),
+    "no database": (
+        lambda file: file.write_text("Dear diary, " * 100),
+        "not a SQLite database",
+        "move this one away: then `llmbench history rebuild`",
+    ),
     "damaged": (half, "the file is damaged", "llmbench history rebuild"),
     "a folder": (lambda file: file.mkdir(), "cannot be opened", "name another place"),
 }
@@ -173,6 +178,37 @@ def test_a_store_that_may_only_be_read_can_be_read(tmp_path: Path) -> None:
         assert len(store.sessions()) == 1
         with pytest.raises(InputError, match=r"may only be read .*\n.*writable"):
             store.record(document(2), "x")
+
+
+@pytest.mark.parametrize("locked", ["file", "folder"])
+def test_what_only_reads_opens_a_store_that_may_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: str
+) -> None:
+    folder = tmp_path / "a b?#%"
+    with Store.open(folder) as store:
+        store.record(document(1), "x")
+    monkeypatch.setattr(connect, "_may_write", lambda path: path.is_dir() != (locked == "folder"))  # root may write all
+    with Store.open(folder, create=False, reads=True) as store:
+        assert len(store.sessions()) == 1
+        assert unquote(store.url) == f"sqlite:///{folder}/history.sqlite"
+        with pytest.raises(InputError, match="may only be read"):
+            store.record(document(2), "x")
+    if locked == "folder":
+        assert [one.name for one in folder.iterdir()] == ["history.sqlite"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")
+def test_a_place_in_which_no_file_can_be_made_is_refused_beforehand(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no file can be made in /proc|may not be written"):
+        connect.check(tmp_path, "/proc/no-such/h.sqlite")
+    connect.check(tmp_path, str(tmp_path / "a" / "b" / "h.sqlite"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
+    file = tmp_path / "of:2026" / "h?x.sqlite"
+    Store.open(tmp_path, file).close()
+    assert file.is_file()
 
 
 def test_a_full_disk_loses_the_session_and_nothing_else(tmp_path: Path) -> None:
@@ -220,14 +256,30 @@ def test_a_url_that_is_none(tmp_path: Path, given: str, reason: str) -> None:
         "nosuchbase://me:geheim@db/x",
         "mysql+pyodbc://me:geheim@db/x?sslpassword=geheim",
         "not a url at all://me:geheim@db",
+        "postgresql://ann:s3cret@geheim@@localhost/db",
+        "postgresql://ann:s3/cret@x/geheim@localhost/db",
+        "postgresql:///ann:geheim@localhost/db",
+        "postgresql:/ann:geheim@localhost/db",
+        "postgresql:ann:geheim@localhost/db",
+        "postgresql+psycopg:/ann:geheim@localhost/db",
+        "PostgreSQL:/geheim",
+        "postgrsql:/ann:geheim@localhost/db",
+        "sqlite:/geheim.sqlite",
+        "sqlite:////x/q.sqlite?password=geheim",
+        "sqlite:////x/q.sqlite?timeout=geheim",
+        "sqlite:////x/q.sqlite?mode=geheim",
+        "sqlite://ann:geheim@host/q.sqlite",
+        "ann:geheim@x://y",
     ],
 )
-def test_a_password_is_never_shown(tmp_path: Path, given: str) -> None:
+def test_a_password_is_never_shown(tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
         Store.open(tmp_path, given)
+    assert list(tmp_path.iterdir()) == []
     assert "geheim" not in str(caught.value)
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 def test_what_is_shown_of_a_url() -> None:
