@@ -35,7 +35,7 @@ from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
@@ -58,7 +58,7 @@ class SetupRun:
     """One card in one session.
 
     saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was); forgotten: why the
-    history does not have this run; not_written: why the extra report could not be written. checked: cells whose verdict
+    history does not have this run; not_written: the files that could not be written, and why; table: as table.md has it. checked: cells whose verdict
     a test asked for. remeasured_s: seconds spent on fresh servers before a verdict. control: what takes turns leaves_nothing: the call was wrong, and there is no folder.
     folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
@@ -108,7 +108,8 @@ class SetupRun:
         self.compared: dict[str, Any] | None = None
         self._bounds = sameness.bounds(card)
         self.leaves_nothing = False
-        self.not_written: str | None = None
+        self.not_written: list[str] = []
+        self.table = ""
 
     # ---- starting ----
 
@@ -545,6 +546,7 @@ class SetupRun:
         self.environment["engine_log"] = self._engine_logs()
         if self.old is not None:
             self.old.finish()
+            self.not_written += self.old.run.not_written
         report = document.build(
             session=self.session,
             started=self._started,
@@ -571,29 +573,38 @@ class SetupRun:
         )
         content = report.model_dump(mode="json")
         if not self.leaves_nothing:
-            write_json(self.folder / "report.json", content)
-            write_text(self.folder / "table.md", table.render(report))
-        if self.wishes.json is not None:
-            try:
-                write_json(self.wishes.json, content)
-            except OSError as exc:  # what was measured is in the folder all the same
-                self.not_written = f"--llmbench-json = {str(self.wishes.json)!r}: cannot be written: {exc.strerror}"
+            self.table = table.render(report)
+            self._keep(str(self.folder / "report.json"), lambda: write_json(self.folder / "report.json", content))
+            self._keep(str(self.folder / "table.md"), lambda: write_text(self.folder / "table.md", self.table))
+        if (extra := self.wishes.json) is not None:
+            self._keep(f"--llmbench-json = {str(extra)!r}", lambda: write_json(extra, content))
         for name in self.wishes.save:
             why_not = saved.why_not_saved(self.wishes.storage, name, self.card.id, self.results, report.complete)
             self.saved[name] = why_not
             if why_not is None:
-                saved.save(
-                    self.wishes.storage,
-                    name,
-                    key=self.key,
-                    when=self._started,
-                    run_folder=self.folder.name,
-                    results=self.results.values(),
-                )
+                try:
+                    saved.save(
+                        self.wishes.storage,
+                        name,
+                        key=self.key,
+                        when=self._started,
+                        run_folder=self.folder.name,
+                        results=self.results.values(),
+                    )
+                except OSError as exc:
+                    self.saved[name] = f"{exc.filename or 'its file'} cannot be written: {exc.strerror}"
         self.forgotten += self.gate.remember(content, self.folder)
-        if self._journal is not None:
-            self._journal.event("report", complete=report.complete, problems=self.problems, forgotten=self.forgotten)
+        if (journal := self._journal) is not None:
+            said = {"complete": report.complete, "problems": self.problems, "forgotten": self.forgotten}
+            self._keep(str(self.folder / "journal.jsonl"), lambda: journal.event("report", **said))
         return report
+
+    def _keep(self, what: str, write: Callable[[], object]) -> None:
+        """Write one of the documents; one that cannot be written takes the others not with it."""
+        try:
+            write()
+        except OSError as exc:
+            self.not_written.append(f"{what}: cannot be written: {exc.strerror}")
 
     def control_facts(self) -> dict[str, Any] | None:
         """For the documents: what the control did in this session; None where none was asked for."""
