@@ -104,6 +104,13 @@ def _check_gate(settings: Settings) -> None:
     """Refuse what cannot be judged by, before anything is measured. Raises InputError."""
     from pytest_llmbench.marks import file as marks_file  # noqa: PLC0415
 
+    if settings.marks_named and not settings.marks.exists():
+        raise InputError(
+            "--llmbench-marks",
+            str(settings.marks),
+            "there is no such file",
+            f'name the file of marks, or leave it out: {marks_file.FILE_NAME} in pytest\'s root folder may be absent',
+        )
     marks_file.read(settings.marks)
     if settings.no_history:
         for flag, given in (("--llmbench-accept", settings.accept), ("--llmbench-history", settings.history)):

@@ -91,6 +91,8 @@ def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: t
         (("--llmbench-var", "GPU=1"), ("--llmbench-var", "no card has this placeholder")),
         (("--llmbench-storage", "tiny.gguf/x"), ("--llmbench-storage", "is a file, not a folder")),
         (("--llmbench-json", "."), ("--llmbench-json", "is a folder")),
+        (("--llmbench-marks", "nofile.json"), ("--llmbench-marks", "there is no such file", "remedy: name the file of marks")),
+        (("--llmbench-marks", "."), ("is a directory", "remedy: name the marks' .json file")),
         (("--llmbench-verdict", "."), ("--llmbench-verdict", "is a folder")),
         (("--llmbench-verdict", "/dev/null"), ("--llmbench-verdict", "is no regular file")),
         (("--llmbench-verdict", "/proc/v.json"), ("--llmbench-verdict", "cannot be written")),

@@ -71,6 +71,7 @@ def test_the_category_of_a_verdict(kind: VerdictKind) -> None:
 SPECIAL = [
     ("strict", cell(verdict("inconclusive", -0.02, failed=True)), "performance", "failed"),
     ("a limit without a number", cell(verdict("inconclusive", failed=True, value=None)), "measurement", "failed"),
+    ("no baseline where one is required", cell(verdict("no baseline", failed=True)), "measurement", "failed"),
     ("covered", cell(verdict("regressed", -0.08), covered=frozenset({"decode_tok_s"})), None, "xfailed"),
     ("another is", cell(verdict("regressed", -0.08), covered=frozenset({"ttft_ms"})), "performance", "failed"),
     (
