@@ -109,7 +109,7 @@ def _check_gate(settings: Settings) -> None:
             "--llmbench-marks",
             str(settings.marks),
             "there is no such file",
-            f'name the file of marks, or leave it out: {marks_file.FILE_NAME} in pytest\'s root folder may be absent',
+            f"name the file of marks, or leave it out: {marks_file.FILE_NAME} in pytest's root folder may be absent",
         )
     marks_file.read(settings.marks)
     if settings.no_history:
@@ -166,4 +166,6 @@ def _check_writable(flag: str, folder: Path) -> None:
     try:  # a file system can refuse what the permissions allow (/proc, a full or read-only disk)
         tempfile.TemporaryFile(dir=there).close()
     except OSError as exc:
-        raise InputError(flag, str(folder), f"{there} cannot be written: {exc.strerror}", "name another place") from None
+        raise InputError(
+            flag, str(folder), f"{there} cannot be written: {exc.strerror}", "name another place"
+        ) from None

@@ -109,6 +109,7 @@ class SetupRun:
         self._bounds = sameness.bounds(card)
         self.leaves_nothing = False
         self.not_written: list[str] = []
+        self._interrupted = False
         self.table = ""
 
     # ---- starting ----
@@ -514,7 +515,16 @@ class SetupRun:
         """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
         if not self._promised or self.wishes.probe or self.compared is not None:
             return ()
-        return tuple(spec.id for spec in self.cells if spec.id not in self.results)
+        return tuple(spec.id for spec in self.cells if spec.id not in self.results or spec.id in self._not_judged)
+
+    @property
+    def _not_judged(self) -> frozenset[str]:
+        """After ``finish``: the cells that were measured, and interrupted before their verdict."""
+        if not self._interrupted or self.wishes.probe or self.compared is not None:
+            return frozenset()
+        return frozenset(
+            cell for cell, one in self.results.items() if one.status == "measured" and cell not in self.verdicts
+        )
 
     async def stop(self) -> None:
         """Stop the server, the control's and the old card's; nothing is left running."""
@@ -534,11 +544,18 @@ class SetupRun:
         if self._runner is not None:
             await self._runner.aclose()
 
-    def finish(self) -> document.Document:
-        """Write report.json and table.md, and save what was asked for. Works after any kind of end."""
+    def finish(self, *, interrupted: bool = False) -> document.Document:
+        """Write report.json and table.md, and save what was asked for. Works after any kind of end.
+
+        interrupted: the session ended before its time; a cell that was on its way to a verdict gets none, and a later
+        session can go on with it. Of a direct comparison what the pairs say so far is told: nothing goes on with it.
+        """
+        self._interrupted = interrupted
         for result in self.results.values():
-            if result.spec.id not in self.verdicts:  # taken over, and no test of this session asked for it
-                self.judge(result)
+            if result.spec.id in self.verdicts:
+                continue
+            if not interrupted or self.compared is not None or result.status != "measured":
+                self.judge(result)  # taken over, and no test of this session asked for it
         if self.watch is not None:
             self.environment["quiet_check"] = self.watch.quiet()
         if self.control is not None:
@@ -614,8 +631,11 @@ class SetupRun:
         """Every promised cell with what was decided about it, after ``finish``."""
         results = {spec.id: self.result_of(spec) for spec in self.cells}
         # A test that only measures asserts for itself: no session fails for what no test checked.
-        asked = {cell: found for cell, found in self.verdicts.items() if cell in self.checked}
-        return list(self.gate.judged(results, asked, lambda part: PARTS[part].kinds))
+        # The pairs of a comparison that was interrupted speak for all their cells: their test never came to ask.
+        told = self.checked | (self.verdicts.keys() if self._interrupted and self.compared is not None else set())
+        asked = {cell: found for cell, found in self.verdicts.items() if cell in told}
+        judged = self.gate.judged(results, asked, lambda part: PARTS[part].kinds)
+        return [replace(one, not_judged=one.result.spec.id in self._not_judged) for one in judged]
 
     def result_of(self, spec: CellSpec) -> CellResult:
         """A promised cell's result; one that says why it has none where it was not measured."""

@@ -152,8 +152,10 @@ class Setups:
 
         A promised cell without a number breaks a promise.
         """
+        from pytest_llmbench.outcomes import is_interrupted  # noqa: PLC0415
+
         for card_id, run in self._runs.items():
-            report = run.finish()
+            report = run.finish(interrupted=is_interrupted(pytest_code))
             self.documents[card_id] = report.model_dump(mode="json")
             if not run.leaves_nothing:
                 self.tables.append((run.folder, run.table))

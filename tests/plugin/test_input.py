@@ -91,7 +91,10 @@ def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: t
         (("--llmbench-var", "GPU=1"), ("--llmbench-var", "no card has this placeholder")),
         (("--llmbench-storage", "tiny.gguf/x"), ("--llmbench-storage", "is a file, not a folder")),
         (("--llmbench-json", "."), ("--llmbench-json", "is a folder")),
-        (("--llmbench-marks", "nofile.json"), ("--llmbench-marks", "there is no such file", "remedy: name the file of marks")),
+        (
+            ("--llmbench-marks", "nofile.json"),
+            ("--llmbench-marks", "there is no such file", "remedy: name the file of marks"),
+        ),
         (("--llmbench-marks", "."), ("is a directory", "remedy: name the marks' .json file")),
         (("--llmbench-verdict", "."), ("--llmbench-verdict", "is a folder")),
         (("--llmbench-verdict", "/dev/null"), ("--llmbench-verdict", "is no regular file")),
@@ -99,7 +102,10 @@ def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: t
         (("--llmbench-json", "/proc/v.json"), ("--llmbench-json", "cannot be written")),
         (("--llmbench-verdict", "tiny.gguf/v.json"), ("--llmbench-verdict", "is a file, not a folder")),
         (("--llmbench-verdict", "x" * 300), ("--llmbench-verdict", "File name too long")),
-        (("--llmbench-verdict", "one.json", "--llmbench-json", "one.json"), ("--llmbench-verdict", "--llmbench-json too")),
+        (
+            ("--llmbench-verdict", "one.json", "--llmbench-json", "one.json"),
+            ("--llmbench-verdict", "--llmbench-json too"),
+        ),
         (("--llmbench-levels", "1,2"), ("--llmbench-levels = '1,2'", "concurrency", "remedy: leave it out")),
         (("--llmbench-sizes", "512"), ("--llmbench-sizes = '512'", "fit", "remedy: leave it out")),
         (
