@@ -126,6 +126,7 @@ class ControlSide:
             return []
         self._run.conclude_turns()
         report = self._run.finish()
+        self._setup.not_written += self._run.not_written
         result = self._run.results.get(self.turns.spec.id)
         if result is not None:
             self._level = self._setup.gate.control_level(result)

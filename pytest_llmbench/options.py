@@ -102,6 +102,7 @@ class Settings:
     no_history: bool = False
     baseline: Path | None = None
     marks: Path = Path("llmbench-marks.json")
+    marks_named: bool = False
     remeasure: int | None = None
     require_baseline: bool = False
     strict: bool = False
@@ -237,6 +238,7 @@ def read(config: pytest.Config) -> Settings | None:
         no_history=_switch(config, "no-history"),
         baseline=_path_of(config, "baseline"),
         marks=_path_of(config, "marks") or config.rootpath / "llmbench-marks.json",
+        marks_named=_value(config, "marks") is not None,
         remeasure=_count(config, "remeasure"),
         require_baseline=_switch(config, "require-baseline"),
         strict=_switch(config, "strict"),

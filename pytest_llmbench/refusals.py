@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.asked import canary, changes, continuing, keeps_history
@@ -42,10 +43,12 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard], against: Loa
         if figure not in figures:
             raise InputError("--llmbench-compare-fail", figure, "no such figure", f"figures are {', '.join(figures)}")
     _check_writable("--llmbench-storage", settings.storage)
-    if settings.json is not None:
-        if settings.json.is_dir():
-            raise InputError("--llmbench-json", str(settings.json), "is a folder", "name a file")
-        _check_writable("--llmbench-json", settings.json.parent)
+    _check_file("--llmbench-json", settings.json)
+    _check_file("--llmbench-verdict", settings.verdict)
+    if settings.json is not None and settings.json == settings.verdict:
+        raise InputError(
+            "--llmbench-verdict", str(settings.verdict), "is the file of --llmbench-json too", "name another file"
+        )
     every = [*(loaded.card for loaded in cards), *([against.old] if against else [])]
     known = {token.strip("<>") for one in every for _, token in one.placeholders}
     for name in settings.variables:
@@ -101,6 +104,13 @@ def _check_gate(settings: Settings) -> None:
     """Refuse what cannot be judged by, before anything is measured. Raises InputError."""
     from pytest_llmbench.marks import file as marks_file  # noqa: PLC0415
 
+    if settings.marks_named and not settings.marks.exists():
+        raise InputError(
+            "--llmbench-marks",
+            str(settings.marks),
+            "there is no such file",
+            f"name the file of marks, or leave it out: {marks_file.FILE_NAME} in pytest's root folder may be absent",
+        )
     marks_file.read(settings.marks)
     if settings.no_history:
         for flag, given in (("--llmbench-accept", settings.accept), ("--llmbench-history", settings.history)):
@@ -132,6 +142,20 @@ def _check_gate(settings: Settings) -> None:
         check(settings.storage, settings.history)
 
 
+def _check_file(flag: str, path: Path | None) -> None:
+    """Refuse a file that cannot be written at the end, before anything is measured for it."""
+    if path is None:
+        return
+    try:
+        if path.is_dir():
+            raise InputError(flag, str(path), "is a folder", "name a file")
+        if path.exists() and not path.is_file():  # a device would be replaced by a file
+            raise InputError(flag, str(path), "is no regular file", "name another file")
+        _check_writable(flag, path.parent)
+    except OSError as exc:  # a folder that may not be looked into, a name that is too long
+        raise InputError(flag, str(path), f"cannot be written: {exc.strerror}", "name another file") from None
+
+
 def _check_writable(flag: str, folder: Path) -> None:
     """Refuse a folder that cannot be made or written, before anything is measured for it."""
     there = next(one for one in (folder, *folder.parents) if one.exists())
@@ -139,3 +163,9 @@ def _check_writable(flag: str, folder: Path) -> None:
         raise InputError(flag, str(folder), f"{there} is a file, not a folder", "name another place")
     if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(flag, str(folder), f"{there} may not be written by this user", "name another place")
+    try:  # a file system can refuse what the permissions allow (/proc, a full or read-only disk)
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as exc:
+        raise InputError(
+            flag, str(folder), f"{there} cannot be written: {exc.strerror}", "name another place"
+        ) from None

@@ -35,7 +35,7 @@ from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
@@ -58,7 +58,7 @@ class SetupRun:
     """One card in one session.
 
     saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was); forgotten: why the
-    history does not have this run; not_written: why the extra report could not be written. checked: cells whose verdict
+    history does not have this run; not_written: the files that could not be written, and why; table: as table.md has it. checked: cells whose verdict
     a test asked for. remeasured_s: seconds spent on fresh servers before a verdict. control: what takes turns leaves_nothing: the call was wrong, and there is no folder.
     folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
     why) of the rest of the plan.
@@ -108,7 +108,9 @@ class SetupRun:
         self.compared: dict[str, Any] | None = None
         self._bounds = sameness.bounds(card)
         self.leaves_nothing = False
-        self.not_written: str | None = None
+        self.not_written: list[str] = []
+        self._interrupted = False
+        self.table = ""
 
     # ---- starting ----
 
@@ -513,7 +515,16 @@ class SetupRun:
         """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
         if not self._promised or self.wishes.probe or self.compared is not None:
             return ()
-        return tuple(spec.id for spec in self.cells if spec.id not in self.results)
+        return tuple(spec.id for spec in self.cells if spec.id not in self.results or spec.id in self._not_judged)
+
+    @property
+    def _not_judged(self) -> frozenset[str]:
+        """After ``finish``: the cells that were measured, and interrupted before their verdict."""
+        if not self._interrupted or self.wishes.probe or self.compared is not None:
+            return frozenset()
+        return frozenset(
+            cell for cell, one in self.results.items() if one.status == "measured" and cell not in self.verdicts
+        )
 
     async def stop(self) -> None:
         """Stop the server, the control's and the old card's; nothing is left running."""
@@ -533,11 +544,18 @@ class SetupRun:
         if self._runner is not None:
             await self._runner.aclose()
 
-    def finish(self) -> document.Document:
-        """Write report.json and table.md, and save what was asked for. Works after any kind of end."""
+    def finish(self, *, interrupted: bool = False) -> document.Document:
+        """Write report.json and table.md, and save what was asked for. Works after any kind of end.
+
+        interrupted: the session ended before its time; a cell that was on its way to a verdict gets none, and a later
+        session can go on with it. Of a direct comparison what the pairs say so far is told: nothing goes on with it.
+        """
+        self._interrupted = interrupted
         for result in self.results.values():
-            if result.spec.id not in self.verdicts:  # taken over, and no test of this session asked for it
-                self.judge(result)
+            if result.spec.id in self.verdicts:
+                continue
+            if not interrupted or self.compared is not None or result.status != "measured":
+                self.judge(result)  # taken over, and no test of this session asked for it
         if self.watch is not None:
             self.environment["quiet_check"] = self.watch.quiet()
         if self.control is not None:
@@ -545,6 +563,7 @@ class SetupRun:
         self.environment["engine_log"] = self._engine_logs()
         if self.old is not None:
             self.old.finish()
+            self.not_written += self.old.run.not_written
         report = document.build(
             session=self.session,
             started=self._started,
@@ -571,29 +590,38 @@ class SetupRun:
         )
         content = report.model_dump(mode="json")
         if not self.leaves_nothing:
-            write_json(self.folder / "report.json", content)
-            write_text(self.folder / "table.md", table.render(report))
-        if self.wishes.json is not None:
-            try:
-                write_json(self.wishes.json, content)
-            except OSError as exc:  # what was measured is in the folder all the same
-                self.not_written = f"--llmbench-json = {str(self.wishes.json)!r}: cannot be written: {exc.strerror}"
+            self.table = table.render(report)
+            self._keep(str(self.folder / "report.json"), lambda: write_json(self.folder / "report.json", content))
+            self._keep(str(self.folder / "table.md"), lambda: write_text(self.folder / "table.md", self.table))
+        if (extra := self.wishes.json) is not None:
+            self._keep(f"--llmbench-json = {str(extra)!r}", lambda: write_json(extra, content))
         for name in self.wishes.save:
             why_not = saved.why_not_saved(self.wishes.storage, name, self.card.id, self.results, report.complete)
             self.saved[name] = why_not
             if why_not is None:
-                saved.save(
-                    self.wishes.storage,
-                    name,
-                    key=self.key,
-                    when=self._started,
-                    run_folder=self.folder.name,
-                    results=self.results.values(),
-                )
+                try:
+                    saved.save(
+                        self.wishes.storage,
+                        name,
+                        key=self.key,
+                        when=self._started,
+                        run_folder=self.folder.name,
+                        results=self.results.values(),
+                    )
+                except OSError as exc:
+                    self.saved[name] = f"{exc.filename or 'its file'} cannot be written: {exc.strerror}"
         self.forgotten += self.gate.remember(content, self.folder)
-        if self._journal is not None:
-            self._journal.event("report", complete=report.complete, problems=self.problems, forgotten=self.forgotten)
+        if (journal := self._journal) is not None:
+            said = {"complete": report.complete, "problems": self.problems, "forgotten": self.forgotten}
+            self._keep(str(self.folder / "journal.jsonl"), lambda: journal.event("report", **said))
         return report
+
+    def _keep(self, what: str, write: Callable[[], object]) -> None:
+        """Write one of the documents; one that cannot be written takes the others not with it."""
+        try:
+            write()
+        except OSError as exc:
+            self.not_written.append(f"{what}: cannot be written: {exc.strerror}")
 
     def control_facts(self) -> dict[str, Any] | None:
         """For the documents: what the control did in this session; None where none was asked for."""
@@ -603,8 +631,11 @@ class SetupRun:
         """Every promised cell with what was decided about it, after ``finish``."""
         results = {spec.id: self.result_of(spec) for spec in self.cells}
         # A test that only measures asserts for itself: no session fails for what no test checked.
-        asked = {cell: found for cell, found in self.verdicts.items() if cell in self.checked}
-        return list(self.gate.judged(results, asked, lambda part: PARTS[part].kinds))
+        # The pairs of a comparison that was interrupted speak for all their cells: their test never came to ask.
+        told = self.checked | (self.verdicts.keys() if self._interrupted and self.compared is not None else set())
+        asked = {cell: found for cell, found in self.verdicts.items() if cell in told}
+        judged = self.gate.judged(results, asked, lambda part: PARTS[part].kinds)
+        return [replace(one, not_judged=one.result.spec.id in self._not_judged) for one in judged]
 
     def result_of(self, spec: CellSpec) -> CellResult:
         """A promised cell's result; one that says why it has none where it was not measured."""

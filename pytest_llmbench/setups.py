@@ -152,13 +152,15 @@ class Setups:
 
         A promised cell without a number breaks a promise.
         """
+        from pytest_llmbench.outcomes import is_interrupted  # noqa: PLC0415
+
         for card_id, run in self._runs.items():
-            report = run.finish()
+            report = run.finish(interrupted=is_interrupted(pytest_code))
             self.documents[card_id] = report.model_dump(mode="json")
             if not run.leaves_nothing:
-                self.tables.append((run.folder, (run.folder / "table.md").read_text(encoding="utf-8")))
-            self.broken_promises |= not report.complete or any(run.saved.values()) or run.not_written is not None
-            self.not_written += [run.not_written] if run.not_written is not None else []
+                self.tables.append((run.folder, run.table))
+            self.broken_promises |= not report.complete or any(run.saved.values()) or bool(run.not_written)
+            self.not_written += run.not_written
             if run.not_reached:
                 self.not_reached[card_id] = len(run.not_reached)
             self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
@@ -202,10 +204,23 @@ class Setups:
                 other_failures=self.other_failures,
             )
 
-        for path in filter(None, (self.verdict_path, self.settings.verdict)):
-            self.verdict = verdict(path.parent)
-            write_json(path, self.verdict.model_dump(mode="json"))
-        assert self.verdict is not None
+        def write(paths: Sequence[Path]) -> list[Path]:
+            written = []
+            for path in paths:
+                try:
+                    write_json(path, verdict(path.parent).model_dump(mode="json"))
+                    written.append(path)
+                except OSError as exc:  # the other documents are there all the same
+                    what = path if path == self.verdict_path else f"--llmbench-verdict = {str(path)!r}"
+                    self.not_written.append(f"{what}: cannot be written: {exc.strerror}")
+            return written
+
+        paths = [path for path in (self.verdict_path, self.settings.verdict) if path is not None]
+        written = write(paths)
+        if len(written) < len(paths) and code == 0:
+            code = 1
+            write(written)  # the exit code stands in it
+        self.verdict = verdict(self.folder)
         return self.verdict.exit_code
 
     def close(self) -> None:

@@ -114,6 +114,8 @@ class Terminal:
             if card.last_canary:
                 lines.append(card.last_canary)
         failed = f"{found.category}, exit code {found.exit_code}" if found.category else "nothing failed"
+        if found.interrupted:
+            failed = "interrupted, nothing is decided"
         lines.append(f"verdict: {setups.verdict_path} ({failed})")
         for line in lines:
             reporter.write_line(printable(line))

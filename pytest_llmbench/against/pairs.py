@@ -67,7 +67,7 @@ class _Start:
 class Pairs:
     """Measures the pairs of a session. cells: what is compared; note: a line for a person.
 
-    made: pairs begun; ended: why they ended, None while they go on or where they were interrupted.
+    pairs: those that are whole; ended: why they ended, None while they go on or where they were interrupted.
     """
 
     def __init__(
@@ -111,11 +111,12 @@ class Pairs:
             self.ended = self._why_ended(number, active, self._clock() - began, last)
             if self.ended is not None:
                 break
-            self.pairs, at = number, self._clock()
+            at = self._clock()
             order = ("new", "old") if number % 2 else ("old", "new")
             found = {side: await self._start(side, number, active) for side in order}
             for spec in active:
                 self._take(number, order[0], spec, found)
+            self.pairs = number
             last, self.seconds = self._clock() - at, self._clock() - began
         self._note(f"{self.pairs} pairs in {self.seconds / 60:.1f} min: {self.ended}")
         await self.stop()

@@ -55,7 +55,8 @@ def _without_reference(decision: Decision, name: str, unit: str) -> str:
 def _headline(decision: Decision, name: str, unit: str) -> str:
     assert decision.reference is not None
     assert decision.estimate is not None
-    word = {"measure again": "is measured again", "noisy": "is too noisy to judge"}.get(decision.kind, decision.kind)
+    # Said at the end of a session only: what was to be measured again was not, and stays open.
+    word = {"measure again": "inconclusive", "noisy": "is too noisy to judge"}.get(decision.kind, decision.kind)
     said = f"{name} {word}: {shown(decision.estimate, unit)}, was {bare(decision.reference)} ({_change(decision)})"
     return f"{said}; more fresh servers would tell (--llmbench-remeasure)" if decision.kind == "inconclusive" else said
 
@@ -89,7 +90,7 @@ def _why(decision: Decision) -> Iterator[str]:
         yield f"every server start was {way}, and all but the most extreme by {_best(decision)} on average; from {line} on that is no longer noise"
     elif decision.kind == "measure again":
         assert decision.suspect_line is not None
-        yield f"{way} by more than {percent(decision.suspect_line)}: a fresh server decides whether the setup or that start was it"
+        yield f"{way} by more than {percent(decision.suspect_line)}: no fresh server could decide whether the setup or that start was it"
     elif decision.kind == "inconclusive":
         yield (
             f"{way} on every start so far, and too few starts to tell: no more fresh servers were allowed "

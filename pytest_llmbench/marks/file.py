@@ -154,7 +154,7 @@ def read(path: Path) -> Marks:
     except CardError as error:
         # Read and told the way a card is; where the text speaks of cards, it is this file that is meant.
         reason = error.reason.replace("a card", "a file of marks")
-        remedy = error.remedy.replace("a card is", "a file of marks is")
+        remedy = error.remedy.replace("a card is", "a file of marks is").replace("the card's", "the marks'")
         if "bench_suites" in remedy:
             remedy = 'delete it, or write {"llmbench_marks": 1, "marks": []}'
         raise MarksError(error.field, error.value, reason, remedy) from None

@@ -10,6 +10,7 @@ from pytest_llmbench.outcomes.categories import (
     JudgedCell,
     category_of,
     exit_code,
+    is_interrupted,
     result_of,
     worst,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "JudgedCell",
     "category_of",
     "exit_code",
+    "is_interrupted",
     "result_of",
     "summary_lines",
     "worst",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.records import Baseline, CellResult, CellStatus, Verdict, VerdictKind
 
 Category = Literal["performance", "setup", "measurement", "machine"]
-Result = Literal["passed", "failed", "xfailed", "skipped"]
+Result = Literal["passed", "failed", "xfailed", "skipped", "not judged"]
 
 # Which category speaks for a session that has several. First what is known of the setup's speed: a regression was measured
 # on a machine that the guard and the control did not object to, so no other cell's trouble excuses it. Then a server that
@@ -38,7 +38,7 @@ class JudgedCell:
     covered: the figures whose speed failures an accepted mark covers. mark_failures: lines that fail the cell by themselves
     (expired marks). notes: what is said aloud whatever the result (passes again although marked, the machine is the
     problem). marks, proposals: ``marks.effect.Applied`` and ``marks.propose.Proposal``. baselines: by figure; a figure
-    without one is not in it.
+    without one is not in it. not_judged: measured, and the session was interrupted before its verdict.
     """
 
     result: CellResult
@@ -49,6 +49,7 @@ class JudgedCell:
     marks: Sequence[object] = ()
     proposals: Sequence[object] = ()
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    not_judged: bool = False
 
     def is_covered(self, verdict: Verdict) -> bool:
         return verdict.failed and verdict.kind in COVERABLE and verdict.figure in self.covered
@@ -77,11 +78,13 @@ def _of_verdict(verdict: Verdict) -> Category:
 
 
 def result_of(cell: JudgedCell) -> Result:
-    """What pytest reports of the cell (an error at setup counts as failed)."""
+    """What pytest reports of the cell (an error at setup counts as failed); ``not judged``: it was interrupted."""
     if category_of(cell) is not None:
         return "failed"
     if cell.result.status == "unsupported":
         return "skipped"
+    if cell.not_judged:
+        return "not judged"
     return "xfailed" if any(cell.is_covered(verdict) for verdict in cell.verdicts) else "passed"
 
 
@@ -100,6 +103,11 @@ def exit_code(category: Category | None, pytest_code: int, *, other_failures: bo
     if pytest_code > PYTEST_FAILED or category is None:
         return pytest_code
     return PYTEST_FAILED if other_failures else EXIT_CODES[category]
+
+
+def is_interrupted(pytest_code: int) -> bool:
+    """Whether a session ended before its time, by the code that pytest would give it."""
+    return pytest_code > PYTEST_FAILED
 
 
 def categories_of(cells: Collection[JudgedCell]) -> dict[Category, int]:

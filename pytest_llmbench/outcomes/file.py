@@ -16,6 +16,7 @@ from pytest_llmbench.outcomes.categories import (
     categories_of,
     category_of,
     exit_code,
+    is_interrupted,
     result_of,
     worst,
 )
@@ -168,6 +169,7 @@ class VerdictFile(_Model):
     finished: str
     category: Category | None = Field(description="the one that speaks for the session; null: nothing failed")
     exit_code: int
+    interrupted: bool = Field(default=False, description="the session ended before its time: nothing is decided")
     failed_cells: dict[Category, int] = Field(description="how many cells each category has")
     summary: tuple[str, ...] = Field(description="the last lines of the session")
     cards: tuple[CardVerdict, ...]
@@ -219,6 +221,7 @@ def build(
     """Put the file together. cards: each with the cells that it was made of. pytest_code: what pytest would say."""
     cells = [cell for _, judged in cards for cell in judged]
     category = worst(card.category for card, _ in cards)
+    interrupted = is_interrupted(pytest_code)
     return VerdictFile(
         llmbench_verdict=1,
         tool=f"pytest-llmbench {__version__}",
@@ -227,8 +230,10 @@ def build(
         finished=finished,
         category=category,
         exit_code=exit_code(category, pytest_code, other_failures=other_failures),
+        interrupted=interrupted,
         failed_cells=categories_of(cells),
         summary=(
+            *(["the session was interrupted: nothing is decided"] if interrupted else ()),
             *summary_lines(cells, gates_at=gates_at),
             *(line for one, judged in cards for line in _of_control(one, judged)),
         ),

@@ -49,6 +49,7 @@ def _count(cells: Sequence[JudgedCell], gates_at: int) -> str:
         *_counted("too noisy to gate", [one for one in verdicts if one.kind == "noisy"]),
         *_without_baseline(cells, gates_at),
         *_counted("not compared with anything", [one for one in still if one.reference is None]),
+        *_not_judged(cells),
         *_without_number(cells),
     ]
     return "; ".join(text for number, text in words if number)
@@ -71,6 +72,11 @@ def _without_baseline(cells: Sequence[JudgedCell], gates_at: int) -> Iterable[tu
     many = f"{most}" if least == most else f"{least} to {most}"
     more = f"{many} more session{'' if many == '1' else 's'}"
     return [(len(missing), f"{len(missing)} {'has' if len(missing) == 1 else 'have'} no baseline yet ({more})")]
+
+
+def _not_judged(cells: Sequence[JudgedCell]) -> Iterable[tuple[int, str]]:
+    found = [cell.result.spec.id for cell in cells if cell.not_judged]
+    return [(len(found), f"{len(found)} {'cell' if len(found) == 1 else 'cells'} not judged ({', '.join(found)})")]
 
 
 def _without_number(cells: Sequence[JudgedCell]) -> Iterable[tuple[int, str]]:

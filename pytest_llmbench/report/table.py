@@ -76,8 +76,9 @@ def _kind(document: Document) -> list[str]:
         lines.append(f"**Canary: the server was slowed on purpose, {document.canary['words']}. Not a measurement.**")
     if document.against:
         one = document.against
+        pairs = one.get("pairs", 0)
         lines.append(
-            f"Direct comparison, the {one['role']} side, with {one['card']}: {one.get('pairs', 0)} pairs, "
+            f"Direct comparison, the {one['role']} side, with {one['card']}: {pairs} pair{'' if pairs == 1 else 's'}, "
             f"{one.get('ended') or 'cut short'}. Differs (old -> new): {'; '.join(one['differs']) or 'nothing that is known'}."
         )
     if document.plan_changes:

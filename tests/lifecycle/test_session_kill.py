@@ -20,6 +20,8 @@ import pytest
 from pytest_llmbench import verify
 from pytest_llmbench.client.parse import parse
 from pytest_llmbench.journal import read_lines, trace_from_json
+from pytest_llmbench.outcomes import EXIT_CODES
+from pytest_llmbench.outcomes import file as outcomes_file
 from pytest_llmbench.report.document import packaged_schema
 
 if TYPE_CHECKING:
@@ -347,6 +349,38 @@ def test_a_signal_in_the_controls_turn_leaves_neither_server(bench_folder: Bench
             assert [event["died"] for event in stopped] == [False]
 
 
+# ---- on the way to a verdict ---------------------------------------------------------------------------------------------
+
+
+def test_a_signal_before_a_verdict_decides_nothing_and_a_later_session_goes_on(
+    bench_folder: Bench, first_report: dict[str, Any]
+) -> None:
+    bench_folder.seed(first_report, 10)
+    bench_folder.becomes(tok_s=80)
+    card = bench_folder.small_card()
+    with session(bench_folder, card, suites=("test_decode.py",)) as one:
+        one.until(lambda: len(one.events("server ready")) == 2, "fresh server")
+        one.send(signal.SIGTERM)
+        assert one.ended() == pytest.ExitCode.INTERRUPTED, one.text()
+        text = one.text()
+    assert "Traceback" not in text
+    assert "the session was interrupted: nothing is decided" in text
+    assert "1 cell not judged (decode[code])" in text
+    assert "cut short: card, 1 cells to measure" in text
+    assert "verdict.json (interrupted, nothing is decided)" in text
+    assert "nothing failed" not in text
+    found = bench_folder.verdict()
+    jsonschema.validate(found, outcomes_file.packaged_schema())
+    assert (found["interrupted"], found["exit_code"]) == (True, 2)
+    (cell,) = (cell for cell in found["cards"][0]["cells"] if cell["id"] == "decode[code]")
+    assert (cell["status"], cell["result"]) == ("measured", "not judged")
+
+    result = bench_folder.run(card=card, paths=("test_decode.py", "--llmbench-resume"))
+    assert result.ret == EXIT_CODES["performance"]
+    result.stdout.fnmatch_lines(["decode[[]code] regressed: *"])
+    assert not bench_folder.verdict()["interrupted"]
+
+
 # ---- a direct comparison ------------------------------------------------------------------------------------------------
 
 PLAN = {"parts": ["decode"], "decode": {"prompts": ["code"], "runs": 2, "max_tokens": 24, "warmups": 0}}
@@ -373,7 +407,7 @@ def test_a_signal_keeps_the_pairs_that_are_there(bench_folder: Bench, number: si
             jsonschema.validate(report, packaged_schema())
             assert (report["against"]["role"], report["against"]["pairs"], report["against"]["ended"]) == (
                 role,
-                2,
+                1,
                 None,
             )
             assert [check for check in verify.check(folder) if not check.matches] == []
@@ -383,3 +417,7 @@ def test_a_signal_keeps_the_pairs_that_are_there(bench_folder: Bench, number: si
         assert figure["verdict"] == "inconclusive"
         assert "the session was interrupted" in figure["explanation"][0]
         assert "--llmbench-resume" not in one.text()
+        assert "1 pair, cut short" in one.text()
+        assert "decode[code] inconclusive against old" in one.text()
+        assert "(interrupted, nothing is decided)" in one.text()
+        assert bench_folder.verdict()["interrupted"]

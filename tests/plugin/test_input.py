@@ -91,6 +91,21 @@ def test_impossible_cards(bench_folder: Bench, changes: dict[str, Any], words: t
         (("--llmbench-var", "GPU=1"), ("--llmbench-var", "no card has this placeholder")),
         (("--llmbench-storage", "tiny.gguf/x"), ("--llmbench-storage", "is a file, not a folder")),
         (("--llmbench-json", "."), ("--llmbench-json", "is a folder")),
+        (
+            ("--llmbench-marks", "nofile.json"),
+            ("--llmbench-marks", "there is no such file", "remedy: name the file of marks"),
+        ),
+        (("--llmbench-marks", "."), ("is a directory", "remedy: name the marks' .json file")),
+        (("--llmbench-verdict", "."), ("--llmbench-verdict", "is a folder")),
+        (("--llmbench-verdict", "/dev/null"), ("--llmbench-verdict", "is no regular file")),
+        (("--llmbench-verdict", "/proc/v.json"), ("--llmbench-verdict", "cannot be written")),
+        (("--llmbench-json", "/proc/v.json"), ("--llmbench-json", "cannot be written")),
+        (("--llmbench-verdict", "tiny.gguf/v.json"), ("--llmbench-verdict", "is a file, not a folder")),
+        (("--llmbench-verdict", "x" * 300), ("--llmbench-verdict", "File name too long")),
+        (
+            ("--llmbench-verdict", "one.json", "--llmbench-json", "one.json"),
+            ("--llmbench-verdict", "--llmbench-json too"),
+        ),
         (("--llmbench-levels", "1,2"), ("--llmbench-levels = '1,2'", "concurrency", "remedy: leave it out")),
         (("--llmbench-sizes", "512"), ("--llmbench-sizes = '512'", "fit", "remedy: leave it out")),
         (
@@ -254,6 +269,36 @@ def test_a_report_that_cannot_be_written_is_said(bench_folder: Bench) -> None:
     result = bench_folder.run("--llmbench-json", "out/r.json", "-k", "code]", card=card, paths=("test_decode.py",))
     refused(result, "--llmbench-json", "cannot be written", code=ERRORS)
     assert bench_folder.report()["complete"]
+
+
+def test_every_document_that_cannot_be_written_is_said_in_one_line(bench_folder: Bench) -> None:
+    plan = {"parts": ["decode"], "decode": {"runs": 1, "max_tokens": 8, "warmups": 0}}
+    card = bench_folder.card(plan=plan)
+    (bench_folder.path / "conftest.py").write_text(
+        "import pathlib, pytest\n\n@pytest.fixture(autouse=True)\ndef _gone():\n    yield\n"
+        "    pathlib.Path('out').write_text('in the way')\n"
+        "    (session,) = pathlib.Path('.llmbench/runs').iterdir()\n"
+        "    for name in ('card/report.json', 'card/table.md', 'verdict.json'):\n"
+        "        (session / name).mkdir()\n"
+        "    pathlib.Path('.llmbench/saved').write_text('in the way')\n"
+    )
+    flags = ("--llmbench-verdict", "out/v.json", "--llmbench-save", "one", "-k", "code]")
+    result = bench_folder.run(*flags, card=card, paths=("test_decode.py",))
+    text = refused(result, "--llmbench-verdict", "table.md: cannot", 'NOT saved: card as "one"', code=ERRORS)
+    assert text.count("cannot be written") == 5
+    assert "decode[code]" in text[text.index("- llmbench -") :]  # the table is shown all the same
+
+
+def test_the_verdict_file_has_the_code_of_a_session_that_could_not_write_another(bench_folder: Bench) -> None:
+    plan = {"parts": ["decode"], "decode": {"runs": 1, "max_tokens": 8, "warmups": 0}}
+    (bench_folder.path / "conftest.py").write_text(
+        "import pathlib, pytest\n\n@pytest.fixture(autouse=True)\ndef _gone():\n    yield\n"
+        "    pathlib.Path('out').write_text('in the way')\n"
+    )
+    flags = ("--llmbench-verdict", "out/v.json", "-k", "code]")
+    result = bench_folder.run(*flags, card=bench_folder.card(plan=plan), paths=("test_decode.py",))
+    refused(result, "--llmbench-verdict", "cannot be written", code=ERRORS)
+    assert bench_folder.verdict()["exit_code"] == ERRORS
 
 
 def test_a_deselected_session_leaves_no_folder(bench_folder: Bench) -> None:

@@ -135,6 +135,11 @@ def test_a_file_that_is_not_there_holds_no_marks(tmp_path: Path) -> None:
     assert file.read(tmp_path / "none.json") == Marks()
 
 
+def test_a_folder_is_refused_in_words_of_marks(tmp_path: Path) -> None:
+    with pytest.raises(MarksError, match=r"is a directory\n  remedy: name the marks' \.json file"):
+        file.read(tmp_path)
+
+
 def test_one_more_mark_changes_only_its_own_lines(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     others = [mark(cell=f"prefill[{depth}]", figure=None) for depth in (2048, 8192)]

@@ -69,8 +69,10 @@ def test_the_category_of_a_verdict(kind: VerdictKind) -> None:
 
 
 SPECIAL = [
+    ("interrupted before its verdict", cell(not_judged=True), None, "not judged"),
     ("strict", cell(verdict("inconclusive", -0.02, failed=True)), "performance", "failed"),
     ("a limit without a number", cell(verdict("inconclusive", failed=True, value=None)), "measurement", "failed"),
+    ("no baseline where one is required", cell(verdict("no baseline", failed=True)), "measurement", "failed"),
     ("covered", cell(verdict("regressed", -0.08), covered=frozenset({"decode_tok_s"})), None, "xfailed"),
     ("another is", cell(verdict("regressed", -0.08), covered=frozenset({"ttft_ms"})), "performance", "failed"),
     (
@@ -266,3 +268,15 @@ def test_a_verdict_of_a_figure_that_the_cell_lacks_is_an_error() -> None:
     broken: CellResult = MEASURED
     with pytest.raises(KeyError, match="has no figure 'nothing'"):
         file.card_verdict("c", [JudgedCell(broken, (verdict("ok", figure="nothing"),))])
+
+
+@pytest.mark.parametrize(("code", "interrupted"), [(0, False), (1, False), (2, True), (3, True)])
+def test_an_interrupted_session_says_so(code: int, interrupted: bool) -> None:  # noqa: FBT001
+    cells = [cell(not_judged=interrupted)]
+    found = file.build(
+        session="s", started="", finished="", cards=[(file.card_verdict("c", cells), cells)], pytest_code=code
+    )
+    assert found.interrupted is interrupted
+    assert ("the session was interrupted: nothing is decided" in found.summary) is interrupted
+    assert ("1 cell not judged (decode[code])" in found.summary) is interrupted
+    jsonschema.validate(found.model_dump(mode="json"), file.packaged_schema())
