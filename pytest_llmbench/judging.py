@@ -50,7 +50,8 @@ class Gate:
     """Judges the cells of one run by earlier sessions, and remembers the run when it is over.
 
     storage: the folder of the runs. Opened once the identity of card and machine is known; before that, and for a probe, it
-    judges by thresholds alone. troubles: what the history could not tell once something was measured, in words.
+    judges by thresholds alone. troubles: what the history could not tell once something was measured, in words. not_counted:
+    once remembered, why the session is in no baseline.
     """
 
     def __init__(self, gating: Gating, storage: Path, card_id: str, *, canary: bool = False) -> None:
@@ -68,6 +69,7 @@ class Gate:
         self._after: dict[tuple[str, str], Baseline] | None = None
         self.effects: dict[str, Effect] = {}
         self.troubles: list[str] = []
+        self.not_counted: str | None = None
         self.control: ControlGate | None = None
         self.no_control: str | None = None
         self._level: dict[tuple[str, str], Baseline] = {}
@@ -362,6 +364,7 @@ class Gate:
             if self._file is None and self._identity is not None:
                 # This session counts: what is missing is said after it.
                 self._after = self._store.baselines_of(self._identity)
+                self.not_counted = self._store.not_counted(document) if not self._canary else None
         except LlmbenchError as exc:
             return [f"not remembered: {exc}"]
         return []

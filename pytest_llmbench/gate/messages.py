@@ -46,7 +46,7 @@ def _without_reference(decision: Decision, name: str, unit: str) -> str:
     if decision.kind != "no baseline":
         return f"{name} {decision.kind}: {decision.reason}"
     needed = decision.k + decision.missing
-    there = f"{decision.k} of {needed} {_plural('session', needed)} there, {decision.missing} more until it is judged"
+    there = f"{decision.k} of {needed} {_plural('session', needed)} before this one"
     return f"{name} has no baseline yet: {shown(decision.value, unit)}; {there}" + (
         f" ({decision.reason})" if decision.reason else ""
     )

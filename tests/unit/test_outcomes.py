@@ -266,3 +266,14 @@ def test_a_verdict_of_a_figure_that_the_cell_lacks_is_an_error() -> None:
     broken: CellResult = MEASURED
     with pytest.raises(KeyError, match="has no figure 'nothing'"):
         file.card_verdict("c", [JudgedCell(broken, (verdict("ok", figure="nothing"),))])
+
+
+def test_a_session_that_does_not_count_says_so_once() -> None:
+    one = [cell(verdict("no baseline"))]
+    cards = [(file.card_verdict(name, one, not_counted="this session does not count"), one) for name in ("a", "b")]
+    facts: dict[str, Any] = {"session": "s", "started": "a", "finished": "b", "pytest_code": 0}
+    assert file.build(cards=cards[:1], **facts).summary[-1] == "this session does not count"
+    assert file.build(cards=cards, **facts).summary[-2:] == (
+        "a: this session does not count",
+        "b: this session does not count",
+    )
