@@ -93,6 +93,8 @@ def _show(store: Store, session: str) -> int:
 
 
 def _show_one(one: SessionEntry, store: Store) -> None:
+    from pytest_llmbench.history.read import in_words  # noqa: PLC0415 - a database package behind it
+
     folder = Path(one.folder) if Path(one.folder).is_absolute() else store.storage / one.folder
     print(f"{one.session}  {one.card_id}  {common.when(one.started)} to {common.when(one.finished)} UTC  {one.tool}")
     print(
@@ -118,7 +120,8 @@ def _show_one(one: SessionEntry, store: Store) -> None:
             if figure.median is not None:
                 change = "" if figure.change is None else f"{figure.change:+.1%}"
                 runs = " ".join(map(common.number, figure.values))
-                said = " ".join(word for word in (figure.verdict, "(dip)" if figure.dip else "") if word)
+                verdict = in_words(figure.verdict, figure.reference) if figure.verdict else ""
+                said = " ".join(word for word in (verdict, "(dip)" if figure.dip else "") if word)
                 rows.append(
                     (f"  {figure.name}", common.number(figure.median), figure.unit, said, change, f"runs {runs}")
                 )

@@ -58,8 +58,8 @@ def test_the_list_of_sessions(said: Said) -> None:
     head, *rows = out.splitlines()
     assert head.split() == ["when", "(UTC)", "session", "card", "machine", "status", "verdicts"]
     assert [row.split("  ")[1] for row in rows] == ["S0002", "S0001", "S0000"]
-    assert rows[1] == "2026-01-02 04:04  S0001    card  RTX 3090 (here)  1 disturbed  1 ok, 1 regressed"
-    assert rows[2] == "2026-01-02 03:04  S0000    card  RTX 3090 (here)  complete     3 ok"
+    assert rows[1] == "2026-01-02 04:04  S0001    card  RTX 3090 (here)  1 disturbed  1 not compared, 1 regressed"
+    assert rows[2] == "2026-01-02 03:04  S0000    card  RTX 3090 (here)  complete     3 not compared"
     assert len(said("history", "--limit", "1")[1].splitlines()) == 2
     assert said("history", "--card", "other")[1].startswith("no session of card other in sqlite:///")
 

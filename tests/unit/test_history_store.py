@@ -119,7 +119,7 @@ def test_the_gates_fields_are_kept_where_a_report_has_them(store: Store) -> None
         n: v for n, v in told.items() if n != "from_the_future"
     }
     (row,) = store.sessions()
-    assert dict(row.verdicts) == {"regressed": 1, "ok": 2}
+    assert dict(row.verdicts) == {"regressed": 1, "not compared": 2}
 
 
 # ---- baselines ----
@@ -391,3 +391,22 @@ def test_only_the_cells_that_were_measured_a_moment_ago_are_named(store: Store) 
     said = told(store, 1, 1)
     assert said is not None
     assert said.startswith("this session does not count for the baselines of decode[code]: ")
+
+
+# ---- cards of the same identity --------------------------------------------------------------------------------------------
+
+
+def test_a_card_has_only_the_cells_that_it_measured_itself(store: Store) -> None:
+    fill(store, 2)
+    other = document(5, identity=IDENTITY | {"card_id": "ctl"})
+    del other["cells"][1]
+    store.record(other, "x")
+    cells = {one.card_id: list(one.identity["card"]["cells"]) for one in store.setups()}
+    assert cells == {"ctl": ["decode[code]"], IDENTITY["card_id"]: ["decode[code]", "prefill[2048]"]}
+
+
+def test_what_was_compared_with_nothing_is_not_called_ok(store: Store) -> None:
+    made = document(0)
+    made["cells"][0]["figures"][0]["reference"] = 60.0
+    store.record(made, "x")
+    assert store.sessions()[0].verdicts == {"ok": 1, "not compared": 2}
