@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench import stats, verdict
 from pytest_llmbench.control_gate import ControlGate, machine_words
-from pytest_llmbench.errors import InputError, LlmbenchError
+from pytest_llmbench.errors import InputError, LlmbenchError, counted
 from pytest_llmbench.gate import facts
-from pytest_llmbench.gate.attribution import attribute
+from pytest_llmbench.gate.attribution import ALSO, EXPLAINS, attribute
 from pytest_llmbench.gate.rule import RULE, decide
 from pytest_llmbench.history import canaries, keys
 from pytest_llmbench.marks import effect as effects
@@ -110,7 +110,7 @@ class Gate:
             raise InputError(
                 "--llmbench-canary",
                 None,
-                f"no figure of {self._card_id} is judged here yet: its baselines have {most} sessions, "
+                f"no figure of {self._card_id} is judged here yet: its baselines have {counted(most, 'session')}, "
                 f"{self._rule.least_sessions} are needed",
                 "measure the card as it is first, sessions at least half an hour apart",
             )
@@ -333,7 +333,7 @@ class Gate:
             changed = self._told(
                 lambda: source.changed_since(identity, result.spec.id, figure, self._environment), unknown
             )
-            lines.append(f"changed since the baseline: {'; '.join(changed) if changed else 'nothing that is recorded'}")
+            lines += _changed(changed, [line for one in moved for line in one.lines])
         return lines
 
     # ---- the whole run ----
@@ -407,6 +407,27 @@ class Gate:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
+
+
+def _changed(changed: Sequence[str], said: Sequence[str]) -> list[str]:
+    """What changed since the baseline, without what the figures' own lines say already."""
+    other = [line.removeprefix(ALSO) for line in said if line.startswith(ALSO)]
+    new = [line for line in changed if not any(_same(line, one) for one in other)]
+    if new:
+        return [f"changed since the baseline: {'; '.join(new)}"]
+    if other or any(EXPLAINS in line for line in said):
+        return []
+    return ["changed since the baseline: nothing that is recorded"]
+
+
+def _same(changed: str, also: str) -> bool:
+    """Whether two lines name one thing and what it is now: what it was may be said of one session, or of several."""
+    if also.startswith("engine: "):  # the same version, another binary
+        return changed.startswith(("engine program ", "engine libraries "))
+    return (
+        changed.split(maxsplit=1)[0] == also.split(maxsplit=1)[0]
+        and changed.rpartition(" -> ")[2] == also.rpartition(" -> ")[2]
+    )
 
 
 def _typical(store: Store, key: str, machine: str, sessions: Sequence[str]) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.cli import common
-from pytest_llmbench.errors import InputError
+from pytest_llmbench.errors import InputError, counted
 
 if TYPE_CHECKING:
     import argparse
@@ -45,12 +45,12 @@ def run(args: argparse.Namespace) -> int:
             case "rebuild":
                 return _rebuild(store)
             case "export":
-                print(f"{store.export_to(args.file)} lines in {args.file}")
+                print(f"{counted(store.export_to(args.file), 'line')} in {args.file}")
             case "import":
                 done = store.import_from(args.file)
                 print(
-                    f"{done.sessions} sessions and {done.acceptances} acceptances are new in {store.url}; "
-                    f"{done.known} were there already"
+                    f"new in {store.url}: {counted(done.sessions, 'session')} and {counted(done.acceptances, 'acceptance')}; "
+                    f"there already: {done.known}"
                 )
             case _:
                 return _list(store, args)
@@ -131,12 +131,14 @@ def _show_one(one: SessionEntry, store: Store) -> None:
 
 def _rebuild(store: Store) -> int:
     done = store.rebuild()
-    print(f"{store.url}: {done.sessions} sessions and {done.acceptances} acceptances, in the order of time")
+    print(
+        f"{store.url}: {counted(done.sessions, 'session')} and {counted(done.acceptances, 'acceptance')}, in the order of time"
+    )
     if done.kept:
-        print(f"{done.kept} of them are kept from the old index: their report is gone")
+        print(f"kept from the old index, for their report is gone: {done.kept}")
     if done.found.probes or done.found.unfinished:
         print(
-            f"not recorded: {done.found.probes} probes and direct comparisons, {done.found.unfinished} runs without a report"
+            f"not recorded: {counted(done.found.unfinished, 'run')} without a report; probes and direct comparisons: {done.found.probes}"
         )
     for file, reason in done.found.skipped:
         print(f"skipped {file}: {reason}", file=sys.stderr)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.errors import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -112,7 +114,7 @@ def _about(decision: Decision, baseline: Baseline | None) -> str:
     """The baseline, its spread, and what can be seen at all."""
     assert decision.sigma is not None
     assert decision.spread is not None
-    words = [f"baseline: {decision.k} sessions"]
+    words = [f"baseline: {counted(decision.k, 'session')}"]
     if baseline is not None and baseline.since and baseline.until:
         words.append(f"{baseline.since[:10]} … {baseline.until[:10]}")
     if decision.noisy and decision.sigma0 is not None:

@@ -162,7 +162,9 @@ def test_a_control_that_only_the_card_names_is_left_out_aloud(bench_folder: Benc
     done = bench_folder.run_here("--llmbench-against", str(old), "--collect-only", card=new)
     assert done.ret == 0
     done.stdout.fnmatch_lines([said])
-    done = bench_folder.run_here("--llmbench-against", str(old), "--llmbench-control", "off", "--collect-only", card=new)
+    done = bench_folder.run_here(
+        "--llmbench-against", str(old), "--llmbench-control", "off", "--collect-only", card=new
+    )
     done.stdout.no_fnmatch_line(said)
 
 
