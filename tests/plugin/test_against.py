@@ -124,7 +124,7 @@ def test_too_few_pairs_say_what_they_could_have_seen(bench_folder: Bench, strict
     done = bench_folder.run("--llmbench-against", str(old), "--llmbench-pairs", "1", *more, card=card, paths=DECODE)
     assert done.ret == (10 if strict else 0), done.stdout.str()
     done.stdout.fnmatch_lines(
-        ["decode?code? inconclusive against old: *: the budget of 1 pairs is used up; too few pairs*"]
+        ["decode?code? inconclusive against old: *: the budget of 1 pair is used up; too few pairs*"]
     )
     assert decode(bench_folder.report())["verdict"] == "inconclusive"
 

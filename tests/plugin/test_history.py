@@ -62,7 +62,7 @@ def test_a_probe_and_a_failed_start_make_no_baseline(bench_folder: Bench) -> Non
     done = llmbench(bench_folder, "history", "rebuild")
     assert done.returncode == 0, done.stderr
     assert "1 sessions" in done.stdout
-    assert "not recorded: 1 probes and direct comparisons, 0 runs without a report" in done.stdout
+    assert "not recorded: 0 runs without a report; probes and direct comparisons: 1" in done.stdout
     assert "3 failed" in llmbench(bench_folder, "history").stdout
     assert "no baseline in" in llmbench(bench_folder, "baseline").stdout
 

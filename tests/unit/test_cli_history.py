@@ -135,7 +135,7 @@ def test_export_and_import(said: Said) -> None:
     code, out, _ = said("history", "import", "h.jsonl", "--storage", "two")
     assert code == 0
     assert re.match(r"new in sqlite:///\S+: 3 sessions and 0 acceptances; there already: 0\n", out)
-    assert said("history", "import", "h.jsonl", "--storage", "two")[1].endswith("; 3 were there already\n")
+    assert said("history", "import", "h.jsonl", "--storage", "two")[1].endswith("; there already: 3\n")
 
 
 def test_baselines_and_an_acceptance(said: Said) -> None:
