@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.wishes import Against, ControlWish, Gating
 
 
+NO_CONTROL = "the old card, in turns with the new one, is what tells the machine from the setup"
+
+
 @dataclass(frozen=True)
 class LoadedCard:
     """A card with where it came from, the cells of its plan, and the control that runs beside it."""
@@ -36,7 +39,7 @@ class LoadedCard:
 class LoadedAgainst:
     """The old card of a direct comparison. new: the new one with the cells that both have; only_new, only_old: the others.
 
-    differs: what the two cards differ in, of what may differ.
+    differs: what the two cards differ in, of what may differ. leaves_out_control: the new card names one.
     """
 
     new: LoadedCard
@@ -45,6 +48,7 @@ class LoadedAgainst:
     only_old: tuple[str, ...]
     differs: tuple[str, ...]
     path: str
+    leaves_out_control: bool
 
     @property
     def header(self) -> list[str]:
@@ -53,6 +57,8 @@ class LoadedAgainst:
         for which, cells in (("new", self.only_new), ("old", self.only_old)):
             if cells:
                 lines.append(f"not measured, for only the {which} card has it: {', '.join(cells)}")
+        if self.leaves_out_control:
+            lines.append(f"the card's control takes no turns in this session: {NO_CONTROL}")
         return lines
 
 
@@ -92,7 +98,13 @@ def load_against(settings: Settings, cards: Sequence[LoadedCard]) -> LoadedAgain
     new = cards[0]
     both, only_new, only_old = against.common(new.card, old)
     return LoadedAgainst(
-        replace(new, cells=both), old, only_new, only_old, against.differences(new.card, old), str(settings.against)
+        replace(new, cells=both),
+        old,
+        only_new,
+        only_old,
+        against.differences(new.card, old),
+        str(settings.against),
+        leaves_out_control=new.card.control is not None and not settings.no_control,
     )
 
 
@@ -118,6 +130,9 @@ def _refuse_with_against(settings: Settings) -> None:
     if settings.model is not None:
         reason = "--llmbench-model does not say which of the two cards' files it replaces"
         raise InputError(flag, named, reason, "write the path into the cards")
+    if settings.control is not None:
+        reason = f"--llmbench-control has no use: {NO_CONTROL}"
+        raise InputError(flag, named, reason, "leave out --llmbench-control")
     wishes = {
         "--llmbench-probe": settings.probe or None,
         "--llmbench-resume": settings.resume,

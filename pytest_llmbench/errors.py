@@ -19,6 +19,21 @@ def printable(text: str, *, lines: bool = False) -> str:
     return _NOT_SHOWN.sub(lambda found: ascii(found[0])[1:-1], kept)
 
 
+def counted(number: int, word: str) -> str:
+    """``1 pair``, ``2 pairs``, ``1,024 pairs``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def shortened(text: str, limit: int) -> str:
+    """Text of at most so many characters; what is longer ends after a whole word, and with ``…``."""
+    if len(text) <= limit:
+        return text
+    cut = text[: limit - 1]
+    words = cut if text[limit - 1].isspace() else cut.rpartition(" ")[0]
+    # One word as long as the half of it (a path, a hash) is better cut than left out.
+    return (words if len(words) > limit // 2 else cut).rstrip(" ,;:(") + "…"
+
+
 class LlmbenchError(Exception):
     """Base of every error of ours whose text is meant for the user. It may quote a log: what it holds is shown printable."""
 
@@ -67,5 +82,4 @@ class ServerDiedError(ServerError):
 def _short(value: object, limit: int = 160) -> str:
     # As it stands in a card or on a command line: true and not True.
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, bool | dict | list) else repr(value)
-    text = printable(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return shortened(printable(text), limit)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench import stats, verdict
 from pytest_llmbench.control_gate import ControlGate, machine_words
-from pytest_llmbench.errors import InputError, LlmbenchError
+from pytest_llmbench.errors import InputError, LlmbenchError, counted
 from pytest_llmbench.gate import facts
-from pytest_llmbench.gate.attribution import attribute
+from pytest_llmbench.gate.attribution import ALSO, EXPLAINS, attribute
 from pytest_llmbench.gate.rule import RULE, decide
 from pytest_llmbench.history import canaries, keys
 from pytest_llmbench.marks import effect as effects
@@ -50,7 +50,8 @@ class Gate:
     """Judges the cells of one run by earlier sessions, and remembers the run when it is over.
 
     storage: the folder of the runs. Opened once the identity of card and machine is known; before that, and for a probe, it
-    judges by thresholds alone. troubles: what the history could not tell once something was measured, in words.
+    judges by thresholds alone. troubles: what the history could not tell once something was measured, in words. not_counted:
+    once remembered, why the session is in no baseline.
     """
 
     def __init__(self, gating: Gating, storage: Path, card_id: str, *, canary: bool = False) -> None:
@@ -68,6 +69,7 @@ class Gate:
         self._after: dict[tuple[str, str], Baseline] | None = None
         self.effects: dict[str, Effect] = {}
         self.troubles: list[str] = []
+        self.not_counted: str | None = None
         self.control: ControlGate | None = None
         self.no_control: str | None = None
         self._level: dict[tuple[str, str], Baseline] = {}
@@ -108,7 +110,7 @@ class Gate:
             raise InputError(
                 "--llmbench-canary",
                 None,
-                f"no figure of {self._card_id} is judged here yet: its baselines have {most} sessions, "
+                f"no figure of {self._card_id} is judged here yet: its baselines have {counted(most, 'session')}, "
                 f"{self._rule.least_sessions} are needed",
                 "measure the card as it is first, sessions at least half an hour apart",
             )
@@ -331,7 +333,7 @@ class Gate:
             changed = self._told(
                 lambda: source.changed_since(identity, result.spec.id, figure, self._environment), unknown
             )
-            lines.append(f"changed since the baseline: {'; '.join(changed) if changed else 'nothing that is recorded'}")
+            lines += _changed(changed, [line for one in moved for line in one.lines])
         return lines
 
     # ---- the whole run ----
@@ -363,6 +365,7 @@ class Gate:
             if self._file is None and self._identity is not None:
                 # This session counts: what is missing is said after it.
                 self._after = self._store.baselines_of(self._identity)
+                self.not_counted = self._store.not_counted(document) if not self._canary else None
         except LlmbenchError as exc:
             return [f"not remembered: {exc}"]
         return []
@@ -405,6 +408,27 @@ class Gate:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
+
+
+def _changed(changed: Sequence[str], said: Sequence[str]) -> list[str]:
+    """What changed since the baseline, without what the figures' own lines say already."""
+    other = [line.removeprefix(ALSO) for line in said if line.startswith(ALSO)]
+    new = [line for line in changed if not any(_same(line, one) for one in other)]
+    if new:
+        return [f"changed since the baseline: {'; '.join(new)}"]
+    if other or any(EXPLAINS in line for line in said):
+        return []
+    return ["changed since the baseline: nothing that is recorded"]
+
+
+def _same(changed: str, also: str) -> bool:
+    """Whether two lines name one thing and what it is now: what it was may be said of one session, or of several."""
+    if also.startswith("engine: "):  # the same version, another binary
+        return changed.startswith(("engine program ", "engine libraries "))
+    return (
+        changed.split(maxsplit=1)[0] == also.split(maxsplit=1)[0]
+        and changed.rpartition(" -> ")[2] == also.rpartition(" -> ")[2]
+    )
 
 
 def _typical(store: Store, key: str, machine: str, sessions: Sequence[str]) -> Any:

@@ -54,7 +54,10 @@ class OldSide:
     def prepare(self) -> None:
         """Check the old card's promises; its server is not started yet. Raises LlmbenchError."""
         new, wish = self._new, self._wish
-        self.run.prepare()
+        try:
+            self.run.prepare()
+        except LlmbenchError as exc:
+            raise LlmbenchError(f"the old card, {self.run.card.id}: {exc}") from None
         self.pairs = Pairs(new, self.run, self.run.cells, wish, new.progress.note)
         differs = [
             *cards.engines(self.run.environment, new.environment),

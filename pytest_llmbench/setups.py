@@ -188,6 +188,7 @@ class Setups:
                         remeasured_s=run.remeasured_s,
                         canary=run.wishes.canary.words if run.wishes.canary else None,
                         last_canary=run.gate.last_canary(),
+                        not_counted=run.gate.not_counted,
                         report=relative(run.folder / "report.json", base),
                         control=run.control_facts(),
                     ),

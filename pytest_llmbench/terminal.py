@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr  # pytest has no public name for them
 
-from pytest_llmbench.errors import printable
+from pytest_llmbench.errors import counted, printable
 from pytest_llmbench.fixtures import CARDS, MARKING, SETUPS
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Terminal:
             terminalreporter.write_line(printable(said), red=True)
         for card, count in self._config.stash[SETUPS].not_reached.items():
             terminalreporter.write_line(
-                f"cut short: {card}, {count} cells to measure; the same command with "
+                f"cut short: {card}, {counted(count, 'cell')} to measure; the same command with "
                 f"--llmbench-resume {self._config.stash[SETUPS].session} goes on"
             )
         for card, name, why_not in self._config.stash[SETUPS].saved:
@@ -244,4 +244,4 @@ class _Heartbeat(threading.Thread):
 
 def _plan_words(card: Any, cells: Any) -> str:
     runs, requests = sum(c.runs for c in cells), sum(c.requests for c in cells)
-    return f"{card.id} ({card.model.name}, {card.engine.kind}): {', '.join(card.plan.parts)}; {runs} runs, {requests} requests"
+    return f"{card.id} ({card.model.name}, {card.engine.kind}): {', '.join(card.plan.parts)}; {counted(runs, 'run')}, {counted(requests, 'request')}"

@@ -11,6 +11,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.errors import counted, shortened
 from pytest_llmbench.gate import messages
 from pytest_llmbench.records import Verdict
 
@@ -210,7 +211,7 @@ def _compared(cell: str, summary: Summary, kind: VerdictKind, reference: Referen
     lines = (
         f"{name_of(cell, summary)} {kind}: {shown(summary.median, summary.unit)}, was "
         f"{shown(reference.value, summary.unit)} ({change:+.1%}, tolerance {reference.tolerance:.1%})",
-        f'saved session "{reference.name}" of {reference.when}, median of {reference.runs} runs',
+        f'saved session "{reference.name}" of {reference.when}, median of {counted(reference.runs, "run")}',
     )
     return Verdict(
         cell,
@@ -273,7 +274,7 @@ def repeats(attempts: Sequence[tuple[int, int, str]], limit: int = 160) -> list[
     lines = []
     for (times, kind), several in alike.items():
         why = said[times, kind]
-        why = why if len(why) <= limit else f"{why[: limit - 1]}…"
+        why = shortened(why, limit)
         who = f"run {several[0]} was" if len(several) == 1 else f"runs {_listed(several)} were each"
         lines.append(f"{who} made {times} times: {why}{'' if len(several) == 1 else ' (and so on)'}")
     return lines

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.errors import counted
 from pytest_llmbench.gate.messages import bare, shown
 from pytest_llmbench.gate.sequential import Asked, Comparison, Sequential
 from pytest_llmbench.records import Verdict
@@ -136,7 +137,7 @@ class Compared:
         says = (
             f"{name} {self.outcome} against old: {shown(statistics.median(news), self.kind.unit)}, "
             f"old {bare(statistics.median(olds))}; {self._change()}, "
-            f"{known.pairs} pair{'' if known.pairs == 1 else 's'}, {1 - self.asked.error:.0%} interval, margin {100 * self.asked.margin:g} %"
+            f"{counted(known.pairs, 'pair')}, {100 * (1 - self.asked.error):g} % interval, margin {100 * self.asked.margin:g} %"
         )
         if self.outcome != "inconclusive":
             return says

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_llmbench import stats
 from pytest_llmbench.against.figures import GIVE_UP, Compared, Pair
+from pytest_llmbench.errors import counted
 from pytest_llmbench.gate.sequential import Asked
 from pytest_llmbench.measure import PARTS
 
@@ -118,7 +119,7 @@ class Pairs:
                 self._take(number, order[0], spec, found)
             self.pairs = number
             last, self.seconds = self._clock() - at, self._clock() - began
-        self._note(f"{self.pairs} pairs in {self.seconds / 60:.1f} min: {self.ended}")
+        self._note(f"{counted(self.pairs, 'pair')} in {self.seconds / 60:.1f} min: {self.ended}")
         await self.stop()
 
     def _open(self, spec: CellSpec) -> bool:
@@ -128,7 +129,7 @@ class Pairs:
         if all(one.outcome != "inconclusive" for one in self.figures.values()):
             return "every figure knows"
         if number > self.wish.pairs:
-            return f"the budget of {self.wish.pairs} pairs is used up"
+            return f"the budget of {counted(self.wish.pairs, 'pair')} is used up"
         if not active:
             return f"what does not know had no value in {GIVE_UP} pairs in a row"
         if self.wish.budget_s is not None and number > 1 and elapsed + last > self.wish.budget_s:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.cli import common
-from pytest_llmbench.errors import InputError
+from pytest_llmbench.errors import InputError, counted
 
 if TYPE_CHECKING:
     import argparse
@@ -119,7 +119,9 @@ def _export(store: Store, args: argparse.Namespace) -> int:
     file.save(args.file)
     pinned = sum(figure.pinned for cell in file.cells.values() for figure in cell.figures.values())
     count = sum(len(cell.figures) for cell in file.cells.values())
-    print(f"{count} baselines, {pinned} of them pinned, from {len(file.sessions)} sessions in {args.file}")
+    print(
+        f"{counted(count, 'baseline')}, {pinned} of them pinned, from {counted(len(file.sessions), 'session')} in {args.file}"
+    )
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.cli import common
-from pytest_llmbench.errors import InputError
+from pytest_llmbench.errors import InputError, counted
 
 if TYPE_CHECKING:
     import argparse
@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
                 if common.is_stdout(args.file):
                     store.export_to(sys.stdout)
                 else:
-                    print(f"{store.export_to(args.file)} lines in {args.file}")
+                    print(f"{counted(store.export_to(args.file), 'line')} in {args.file}")
             case "import":
                 done = store.import_from(args.file)
                 print(
-                    f"{done.sessions} sessions and {done.acceptances} acceptances are new in {store.url}; "
-                    f"{done.known} were there already"
+                    f"new in {store.url}: {counted(done.sessions, 'session')} and {counted(done.acceptances, 'acceptance')}; "
+                    f"there already: {done.known}"
                 )
             case _:
                 return _list(store, args)
@@ -99,6 +99,8 @@ def _show(store: Store, session: str) -> int:
 
 
 def _show_one(one: SessionEntry, store: Store) -> None:
+    from pytest_llmbench.history.read import in_words  # noqa: PLC0415 - a database package behind it
+
     folder = Path(one.folder) if Path(one.folder).is_absolute() else store.storage / one.folder
     print(f"{one.session}  {one.card_id}  {common.when(one.started)} to {common.when(one.finished)} UTC  {one.tool}")
     print(
@@ -124,7 +126,8 @@ def _show_one(one: SessionEntry, store: Store) -> None:
             if figure.median is not None:
                 change = "" if figure.change is None else f"{figure.change:+.1%}"
                 runs = " ".join(map(common.number, figure.values))
-                said = " ".join(word for word in (figure.verdict, "(dip)" if figure.dip else "") if word)
+                verdict = in_words(figure.verdict, figure.reference) if figure.verdict else ""
+                said = " ".join(word for word in (verdict, "(dip)" if figure.dip else "") if word)
                 rows.append(
                     (f"  {figure.name}", common.number(figure.median), figure.unit, said, change, f"runs {runs}")
                 )
@@ -134,12 +137,14 @@ def _show_one(one: SessionEntry, store: Store) -> None:
 
 def _rebuild(store: Store) -> int:
     done = store.rebuild()
-    print(f"{store.url}: {done.sessions} sessions and {done.acceptances} acceptances, in the order of time")
+    print(
+        f"{store.url}: {counted(done.sessions, 'session')} and {counted(done.acceptances, 'acceptance')}, in the order of time"
+    )
     if done.kept:
-        print(f"{done.kept} of them are kept from the old index: their report is gone")
+        print(f"kept from the old index, for their report is gone: {done.kept}")
     if done.found.probes or done.found.unfinished:
         print(
-            f"not recorded: {done.found.probes} probes and direct comparisons, {done.found.unfinished} runs without a report"
+            f"not recorded: {counted(done.found.unfinished, 'run')} without a report; probes and direct comparisons: {done.found.probes}"
         )
     for file, reason in done.found.skipped:
         print(f"skipped {file}: {reason}", file=sys.stderr)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.cli import common
-from pytest_llmbench.errors import InputError
+from pytest_llmbench.errors import InputError, counted
 from pytest_llmbench.gate import power, seen
 from pytest_llmbench.gate.lines import RULE
 from pytest_llmbench.gate.spread import usable
@@ -123,7 +123,7 @@ def _print(
     card: str,
 ) -> None:
     print(
-        f"{setup.card_id}: what shows a worsening by {effect:.1%} here, cheapest first ({setup.sessions} sessions until {setup.last[:10]})"
+        f"{setup.card_id}: what shows a worsening by {effect:.1%} here, cheapest first ({counted(setup.sessions, 'session')} until {setup.last[:10]})"
     )
     print(
         f"asked: found in {rates.power:.0%} of sessions; any of {alarms[1]} figures raises a false alarm in at most "
@@ -158,7 +158,7 @@ def _print(
         columns = ("  cell", "figure", "session", "machine", "start", "run", "sessions", "runs")
         print(common.table(columns, noise, right=range(2, 8)))
     learned = (
-        f"from {machine.figures} figures over {machine.sessions} sessions: what they share"
+        f"from {counted(machine.figures, 'figure')} over {counted(machine.sessions, 'session')}: what they share"
         if machine is not None
         else "not learned (5 figures in 5 sessions are needed)"
     )

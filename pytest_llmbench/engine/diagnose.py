@@ -11,6 +11,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.errors import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -293,7 +295,7 @@ def tail(log: str, lines: int = TAIL_LINES) -> list[str]:
         if _BACKTRACE.match(line):
             dropped += 1
         else:
-            kept.append(line if len(line) <= 400 else line[:399] + "…")
+            kept.append(shortened(line, 400))
     shown = kept[-lines:]
     return [*shown, f"({dropped} lines of a backtrace left out)"] if dropped else shown
 

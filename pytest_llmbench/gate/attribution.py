@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+ALSO, EXPLAINS = "also different: ", " explains about "
 ALIKE = 0.002
 """Relative differences of numbers below this are not worth a word; shares below it are left to the rest."""
 
@@ -49,9 +50,9 @@ class Attribution:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        parts = [f"{c.text} explains about {c.share:+.1%} of {self.change:+.1%}" for c in self.contributions]
+        parts = [f"{c.text}{EXPLAINS}{c.share:+.1%} of {self.change:+.1%}" for c in self.contributions]
         rest = [f"rest, not explained: {self.rest:+.1%}"] if parts else []
-        return (*parts, *rest, *(f"also different: {text}" for text in self.also))
+        return (*parts, *rest, *(f"{ALSO}{text}" for text in self.also))
 
 
 @dataclass(frozen=True, slots=True)

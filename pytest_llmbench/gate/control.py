@@ -12,6 +12,7 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.errors import counted
 from pytest_llmbench.gate.robust import pitman_morgan, robust_sd, slope
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ def fit(history: Sequence[Pair], direction: Direction, *, same: bool, terms: Ter
     )
     least = terms.least_same if same else terms.least_other
     if len(used) < least:
-        return replace(known, why=f"no control: {len(used)} sessions with it, {least} are needed to judge it")
+        return replace(
+            known, why=f"no control: {counted(len(used), 'session')} with it, {least} are needed to judge it"
+        )
     adjusted, residuals, raw = [], [], []
     for i in range(len(used)):
         others_y, others_c = y[:i] + y[i + 1 :], c[:i] + c[i + 1 :]
@@ -171,7 +174,7 @@ def _moved(value: float, control: float, center: float, beta: float, low: float,
 
 
 def _why(known: ControlFit, raw_sd: float, residual_sd: float, sure: float, terms: Terms, *, pays: bool) -> str:
-    seen = f"{known.sessions} sessions"
+    seen = counted(known.sessions, "session")
     beta = "" if known.same else f", beta {known.beta:.2f}"
     if pays:
         return f"control: residual {residual_sd:.1%} instead of {raw_sd:.1%} ({seen}, {sure:.1%} sure{beta})"

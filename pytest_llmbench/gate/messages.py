@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.errors import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -46,7 +48,7 @@ def _without_reference(decision: Decision, name: str, unit: str) -> str:
     if decision.kind != "no baseline":
         return f"{name} {decision.kind}: {decision.reason}"
     needed = decision.k + decision.missing
-    there = f"{decision.k} of {needed} {_plural('session', needed)} there, {decision.missing} more until it is judged"
+    there = f"{decision.k} of {needed} {_plural('session', needed)} before this one"
     return f"{name} has no baseline yet: {shown(decision.value, unit)}; {there}" + (
         f" ({decision.reason})" if decision.reason else ""
     )
@@ -113,7 +115,7 @@ def _about(decision: Decision, baseline: Baseline | None) -> str:
     """The baseline, its spread, and what can be seen at all."""
     assert decision.sigma is not None
     assert decision.spread is not None
-    words = [f"baseline: {decision.k} sessions"]
+    words = [f"baseline: {counted(decision.k, 'session')}"]
     if baseline is not None and baseline.since and baseline.until:
         words.append(f"{baseline.since[:10]} … {baseline.until[:10]}")
     if decision.noisy and decision.sigma0 is not None:

@@ -27,6 +27,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pytest_llmbench.errors import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -189,12 +191,10 @@ class Sequential:
     def _why(self, outcome: Outcome, change: float, shares: tuple[float | None, ...], seen: float | None) -> str:
         n = len(self.values)
         low, high = ("?" if end is None else f"{end:+.1%}" for end in shares)
-        line = (
-            f"{change:+.1%} (interval {low} … {high}, {n} pair{'s' if n != 1 else ''}, margin {self.asked.margin:.1%})"
-        )
+        line = f"{change:+.1%} (interval {low} … {high}, {counted(n, 'pair')}, margin {self.asked.margin:.1%})"
         if outcome == "inconclusive":
             could = "nothing could be bounded" if seen is None else f"a worsening of {seen:.1%} would have been seen"
-            return f"{line}: the budget of {self.asked.budget} pairs is used up; {could}"
+            return f"{line}: the budget of {counted(self.asked.budget, 'pair')} is used up; {could}"
         return line
 
 

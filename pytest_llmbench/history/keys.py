@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.errors import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -207,4 +209,4 @@ def _value(value: Any) -> str:
         return "not there"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     is_hash = len(text) == 64 and all(c in "0123456789abcdef" for c in text)
-    return text[:_SHORT_HASH] if is_hash else text if len(text) <= 80 else f"{text[:79]}…"
+    return text[:_SHORT_HASH] if is_hash else shortened(text, 80)

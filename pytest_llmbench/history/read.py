@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """One line of the list of sessions. verdicts: how many figures have which; statuses: how many cells."""
+    """One line of the list of sessions. verdicts: how many figures have which (``in_words``); statuses: how many cells."""
 
     session: str
     card_id: str
@@ -364,7 +364,7 @@ def setups(connection: Connection, card_id: str | None = None) -> list[Setup]:
             row.last,
             {
                 "card_id": row.card_id,
-                "card": row.card_identity | {"cells": _cells(connection, row.card, row.machine)},
+                "card": row.card_identity | {"cells": _cells(connection, row.card_id, row.card, row.machine)},
                 "machine": row.machine_identity,
             },
         )
@@ -372,12 +372,25 @@ def setups(connection: Connection, card_id: str | None = None) -> list[Setup]:
     ]
 
 
-def _cells(connection: Connection, card: int, machine: int) -> dict[str, Any]:
-    """The definitions of a card's cells that were measured on a machine; of two of one name the later one."""
-    c, r = t.cells.c, t.results.c
-    last = sa.select(sa.func.max(r.started)).where(r.cell == c.id, r.machine == machine).scalar_subquery()
+def _cells(connection: Connection, card_id: str, card: int, machine: int) -> dict[str, Any]:
+    """The definitions of the cells that a card measured on a machine; of two of one name the later one.
+
+    Another card of the same identity (a control of the same model and arguments) has cells of its own.
+    """
+    c, r, s = t.cells.c, t.results.c, t.sessions.c
+    last = (
+        sa.select(sa.func.max(r.started))
+        .join_from(t.results, t.sessions, r.session == s.id)
+        .where(r.cell == c.id, r.machine == machine, s.card_id == card_id)
+        .scalar_subquery()
+    )
     rows = connection.execute(sa.select(c.cell, c.definition, last.label("last")).where(c.card == card)).all()
     return {row.cell: row.definition for row in sorted((row for row in rows if row.last), key=lambda row: row.last)}
+
+
+def in_words(verdict: str, reference: float | None) -> str:
+    """A verdict for a list: a figure that was compared with nothing (a control's) is not called ok."""
+    return "not compared" if verdict == "ok" and reference is None else verdict
 
 
 def sessions(connection: Connection, limit: int, card_id: str | None = None) -> list[SessionRow]:
@@ -393,12 +406,12 @@ def sessions(connection: Connection, limit: int, card_id: str | None = None) -> 
         statuses.setdefault(session, Counter())[status] += 1
     verdicts: dict[int, Counter[str]] = {}
     judged = (
-        sa.select(r.session, f.verdict)
+        sa.select(r.session, f.verdict, f.reference)
         .join_from(t.results, t.figures, f.result == r.id)
         .where(r.session.in_(ids), f.verdict.is_not(None))
     )
-    for session, verdict in connection.execute(judged):
-        verdicts.setdefault(session, Counter())[verdict] += 1
+    for session, verdict, reference in connection.execute(judged):
+        verdicts.setdefault(session, Counter())[in_words(verdict, reference)] += 1
     return [
         SessionRow(
             row.session,

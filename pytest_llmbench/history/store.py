@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from pytest_llmbench.errors import InputError
 from pytest_llmbench.gate.machine import machine_state
 from pytest_llmbench.history import acceptance as acceptances
-from pytest_llmbench.history import connect, entry, exchange, keys, read, rebuild, write
+from pytest_llmbench.history import apart, connect, entry, exchange, keys, read, rebuild, write
 from pytest_llmbench.history import schema as t
 from pytest_llmbench.history.acceptance import Acceptance
 from pytest_llmbench.history.file import BaselineFile
@@ -100,6 +100,12 @@ class Store:
         """Keep sessions, in this order, in one transaction; how many were new."""
         with connect.told(self._engine.url), connect.writing(self._engine) as connection:
             return sum(write.add(connection, one) for one in entries)
+
+    def not_counted(self, document: Mapping[str, Any]) -> str | None:
+        """Why a recorded session stayed out of baselines that still collect, in a line; None where it did not."""
+        one = entry.of_document(document, "")
+        found = [line.key for line in one.cells if line.key is not None]
+        return apart.not_counted(one, self.baselines_by_key(found, one.machine_key)) if one.machine_key else None
 
     def accept(
         self,

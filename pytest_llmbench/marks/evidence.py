@@ -13,6 +13,9 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.errors import counted
+from pytest_llmbench.gate.messages import bare
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -119,7 +122,7 @@ def wide_sessions(figure: FigureHistory, outcomes: Sequence[Outcome], rule: Rule
             continue
         sd = statistics.stdev(math.log(value) for value in one.values)
         if sd > limit:
-            runs = " ".join(f"{value:.4g}" for value in one.values)
+            runs = " ".join(bare(value) for value in one.values)
             text = f"{runs} in {one.session} (spread {sd:.1%}, explained up to {limit:.1%})"
             found.append(Event(one.session, figure.name, text, worse(figure, one)))
     return found
@@ -148,8 +151,8 @@ def worse_mode(figure: FigureHistory, rule: Rule) -> list[Event]:
         bad = [one for one, is_high in zip(last, side, strict=True) if is_high == (figure.direction == "lower")]
         text = (
             f"{figure.name}: two modes in the last {len(last)} usable sessions: {len(low)} around "
-            f"{math.exp(statistics.fmean(low)):.4g}, {len(high)} around {math.exp(statistics.fmean(high)):.4g} "
-            f"(gap {math.expm1(gap):.1%}, {turns} changes); worse in {', '.join(one.session for one in bad)}"
+            f"{bare(math.exp(statistics.fmean(low)))}, {len(high)} around {bare(math.exp(statistics.fmean(high)))} "
+            f"(gap {math.expm1(gap):.1%}, {counted(turns, 'change')}); worse in {', '.join(one.session for one in bad)}"
         )
         return [Event(one.session, figure.name, text, worse(figure, one)) for one in bad]
     return []

@@ -155,6 +155,10 @@ class CardVerdict(_Model):
     last_canary: str | None = Field(
         default=None, description="when a planted slowdown was last caught here; null without a baseline that judges"
     )
+    not_counted: str | None = Field(
+        default=None,
+        description="why baselines that still collect did not take this session: it started too soon after another; null: they did",
+    )
     report: str | None = Field(description="the report, relative to this file")
     control: ControlVerdict | None = Field(default=None, description="null: none was asked for")
 
@@ -185,6 +189,7 @@ def card_verdict(
     remeasured_s: float = 0.0,
     canary: str | None = None,
     last_canary: str | None = None,
+    not_counted: str | None = None,
     report: str | None = None,
     gates_at: int = 5,
     control: Mapping[str, Any] | None = None,
@@ -203,6 +208,7 @@ def card_verdict(
         remeasured_minutes=round(remeasured_s / 60, 2),
         canary=canary,
         last_canary=last_canary,
+        not_counted=not_counted,
         report=report,
         control=said,
     )
@@ -235,6 +241,11 @@ def build(
         summary=(
             *(["the session was interrupted: nothing is decided"] if interrupted else ()),
             *summary_lines(cells, gates_at=gates_at),
+            *dict.fromkeys(
+                f"{one.card}: {one.not_counted}" if len(cards) > 1 else one.not_counted
+                for one, _ in cards
+                if one.not_counted
+            ),
             *(line for one, judged in cards for line in _of_control(one, judged)),
         ),
         cards=tuple(card for card, _ in cards),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.errors import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -90,7 +92,7 @@ def control_lines(control: Mapping[str, Any], cells: Sequence[JudgedCell]) -> li
     """What the control did, what it is worth, what it cost, and the machine's own verdict. control: as in the verdict file."""
     lines = [control["why"]]
     if control["turns"]:
-        lines[0] += f" ({control['turns']} turns, {control['minutes']:.1f} min)"
+        lines[0] += f" ({counted(control['turns'], 'turn')}, {control['minutes']:.1f} min)"
     if control["lost"]:
         lines.append(f"the control was lost in this session, which went on without it: {control['lost']}")
     lines += [

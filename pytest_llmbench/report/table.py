@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.errors import printable
+from pytest_llmbench.errors import counted, printable
 from pytest_llmbench.verdict import repeats, shown
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def render(document: Document) -> str:
         lines += ["", *map(_one_line, notes)]
     examined = sum(cell.requests_examined_for_cache for cell in document.cells)
     cached = sum(cell.requests_with_cached_tokens for cell in document.cells)
-    caches = f"Cached prompt tokens: in {cached} of {examined} requests examined. " if examined else ""
+    caches = f"Cached prompt tokens: in {cached} of {counted(examined, 'request')} examined. " if examined else ""
     lines += ["", f"{caches}{document.tool}, {document.started[:10]}."]
     return "\n".join(lines) + "\n"
 
@@ -76,9 +76,8 @@ def _kind(document: Document) -> list[str]:
         lines.append(f"**Canary: the server was slowed on purpose, {document.canary['words']}. Not a measurement.**")
     if document.against:
         one = document.against
-        pairs = one.get("pairs", 0)
         lines.append(
-            f"Direct comparison, the {one['role']} side, with {one['card']}: {pairs} pair{'' if pairs == 1 else 's'}, "
+            f"Direct comparison, the {one['role']} side, with {one['card']}: {counted(one.get('pairs', 0), 'pair')}, "
             f"{one.get('ended') or 'cut short'}. Differs (old -> new): {'; '.join(one['differs']) or 'nothing that is known'}."
         )
     if document.plan_changes:
@@ -123,7 +122,7 @@ def _queues(cell: CellEntry) -> list[str]:
         for kind in ("started", "queued")
         if f"{kind}_tok_s" in found and f"{kind}_ttft_ms" in found
     ]
-    return [f"queues, {found['queued_requests']:.0f} requests waited for a slot; {'; '.join(words)}"]
+    return [f"queues, {counted(round(found['queued_requests']), 'request')} waited for a slot; {'; '.join(words)}"]
 
 
 def _slowed_gpus(cells: tuple[CellEntry, ...]) -> list[str]:

@@ -124,7 +124,7 @@ def test_too_few_pairs_say_what_they_could_have_seen(bench_folder: Bench, strict
     done = bench_folder.run("--llmbench-against", str(old), "--llmbench-pairs", "1", *more, card=card, paths=DECODE)
     assert done.ret == (10 if strict else 0), done.stdout.str()
     done.stdout.fnmatch_lines(
-        ["decode?code? inconclusive against old: *: the budget of 1 pairs is used up; too few pairs*"]
+        ["decode?code? inconclusive against old: *: the budget of 1 pair is used up; too few pairs*"]
     )
     assert decode(bench_folder.report())["verdict"] == "inconclusive"
 
@@ -146,6 +146,26 @@ def test_an_old_engine_that_does_not_start_is_said_as_such(bench_folder: Bench) 
     assert done.ret == 11, done.stdout.str()
     done.stdout.fnmatch_lines(["*the old card, card: *"])
     assert bench_folder.servers() == []
+
+
+def test_an_old_model_that_is_missing_is_said_as_such(bench_folder: Bench) -> None:
+    old = old_card(bench_folder, {}, plan=ONE_CELL, model={"name": "Tiny", "file": {"path": "gone.gguf"}})
+    done = bench_folder.run_here("--llmbench-against", str(old), card=bench_folder.card(plan=ONE_CELL), paths=DECODE)
+    assert done.ret == 11, done.stdout.str()
+    done.stdout.fnmatch_lines(["*the old card, card: *gone.gguf*"])
+
+
+def test_a_control_that_only_the_card_names_is_left_out_aloud(bench_folder: Bench) -> None:
+    old = old_card(bench_folder, {}, plan=ONE_CELL)
+    new = bench_folder.card(plan=ONE_CELL, control={"card": "control.json"})
+    said = "llmbench: the card's control takes no turns in this session: *"
+    done = bench_folder.run_here("--llmbench-against", str(old), "--collect-only", card=new)
+    assert done.ret == 0
+    done.stdout.fnmatch_lines([said])
+    done = bench_folder.run_here(
+        "--llmbench-against", str(old), "--llmbench-control", "off", "--collect-only", card=new
+    )
+    done.stdout.no_fnmatch_line(said)
 
 
 def test_what_measures_something_else_is_refused(bench_folder: Bench) -> None:
@@ -179,6 +199,7 @@ def test_cells_of_one_card_alone_are_named(bench_folder: Bench) -> None:
         (["--llmbench-against", "card.json", "--llmbench-save", "x"], "--llmbench-save has no use"),
         (["--llmbench-against", "card.json", "--setup", "other.json"], "goes with one --setup card"),
         (["--llmbench-against", "missing.json"], "missing.json"),
+        (["--llmbench-against", "card.json", "--llmbench-control", "other.json"], "--llmbench-control has no use"),
     ],
 )
 def test_wrong_calls(bench_folder: Bench, words: list[str], said: str) -> None:

@@ -30,7 +30,7 @@ def test_a_real_session_becomes_a_baseline(bench_folder: Bench) -> None:
     report = bench_folder.report()
     done = llmbench(bench_folder, "history", "rebuild")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 sessions and 0 acceptances" in done.stdout
+    assert "1 session and 0 acceptances" in done.stdout
     identity = report["contract"]["identity"]
     with Store.open(bench_folder.path / ".llmbench") as store:
         found = store.baselines_of(identity)
@@ -61,8 +61,8 @@ def test_a_probe_and_a_failed_start_make_no_baseline(bench_folder: Bench) -> Non
     bench_folder.run(card=bench_folder.card(server={"args": ["-m", "tiny.gguf", "--no-such-flag"]}))
     done = llmbench(bench_folder, "history", "rebuild")
     assert done.returncode == 0, done.stderr
-    assert "1 sessions" in done.stdout
-    assert "not recorded: 1 probes and direct comparisons, 0 runs without a report" in done.stdout
+    assert "1 session and" in done.stdout
+    assert "not recorded: 0 runs without a report; probes and direct comparisons: 1" in done.stdout
     assert "3 failed" in llmbench(bench_folder, "history").stdout
     assert "no baseline in" in llmbench(bench_folder, "baseline").stdout
 

@@ -84,8 +84,8 @@ def test_what_was_to_be_measured_again_and_was_not_is_inconclusive() -> None:
 @pytest.mark.parametrize(
     ("k", "line"),
     [
-        (3, "decode[code] has no baseline yet: 58.9 tok/s; 3 of 5 sessions there, 2 more until it is judged"),
-        (0, "decode[code] has no baseline yet: 58.9 tok/s; 0 of 5 sessions there, 5 more until it is judged"),
+        (3, "decode[code] has no baseline yet: 58.9 tok/s; 3 of 5 sessions before this one"),
+        (0, "decode[code] has no baseline yet: 58.9 tok/s; 0 of 5 sessions before this one"),
     ],
 )
 def test_no_baseline_yet(k: int, line: str) -> None:

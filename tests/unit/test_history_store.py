@@ -119,7 +119,7 @@ def test_the_gates_fields_are_kept_where_a_report_has_them(store: Store) -> None
         n: v for n, v in told.items() if n != "from_the_future"
     }
     (row,) = store.sessions()
-    assert dict(row.verdicts) == {"regressed": 1, "ok": 2}
+    assert dict(row.verdicts) == {"regressed": 1, "not compared": 2}
 
 
 # ---- baselines ----
@@ -351,3 +351,62 @@ def test_setups_know_every_cell_that_was_measured(store: Store) -> None:
     assert here.identity == IDENTITY
     assert (here.sessions, here.last) == (3, at(300))
     assert there.identity["machine"]["host_id"] == "there"
+
+
+# ---- sessions too close to each other --------------------------------------------------------------------------------------
+
+
+def told(store: Store, number: int, minutes: float, **more: Any) -> str | None:
+    made = document(number, minutes=minutes, **more)
+    store.record(made, "x")
+    return store.not_counted(made)
+
+
+def test_a_session_too_soon_after_another_says_when_the_next_counts(store: Store) -> None:
+    assert told(store, 0, 0) is None
+    clock = [at(0)[11:16], at(31)[11:16]]  # at 03:04:05; at 03:34 it would not be 30 minutes
+    assert told(store, 1, 0.5) == (
+        f"this session does not count for the baseline: it started 0.5 min after the one of {clock[0]} "
+        f"(30 apart are needed); the next counts from {clock[1]} UTC on"
+    )
+    assert told(store, 2, 30) is None
+    assert decode(store).sessions == ("S0000", "S0002")
+
+
+def test_a_session_that_did_not_count_for_another_reason_does_not_blame_the_clock(store: Store) -> None:
+    fill(store, 1)
+    made = document(1, minutes=1)
+    for one in made["cells"]:
+        one["status"] = "disturbed"
+    store.record(made, "x")
+    assert store.not_counted(made) is None
+    fill(store, 9, first=2)  # complete: later sessions do not enter, however far away
+    assert told(store, 20, 60 * 10 + 1) is None
+
+
+def test_only_the_cells_that_were_measured_a_moment_ago_are_named(store: Store) -> None:
+    first = document(0)
+    del first["cells"][1]
+    store.record(first, "x")
+    said = told(store, 1, 1)
+    assert said is not None
+    assert said.startswith("this session does not count for the baselines of decode[code]: ")
+
+
+# ---- cards of the same identity --------------------------------------------------------------------------------------------
+
+
+def test_a_card_has_only_the_cells_that_it_measured_itself(store: Store) -> None:
+    fill(store, 2)
+    other = document(5, identity=IDENTITY | {"card_id": "ctl"})
+    del other["cells"][1]
+    store.record(other, "x")
+    cells = {one.card_id: list(one.identity["card"]["cells"]) for one in store.setups()}
+    assert cells == {"ctl": ["decode[code]"], IDENTITY["card_id"]: ["decode[code]", "prefill[2048]"]}
+
+
+def test_what_was_compared_with_nothing_is_not_called_ok(store: Store) -> None:
+    made = document(0)
+    made["cells"][0]["figures"][0]["reference"] = 60.0
+    store.record(made, "x")
+    assert store.sessions()[0].verdicts == {"ok": 1, "not compared": 2}

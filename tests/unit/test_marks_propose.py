@@ -216,3 +216,10 @@ def test_unchanged_setups_collect_no_marks() -> None:
             outcomes.append(one)
             wrong += bool(propose([FigureHistory("decode_tok_s", "higher", tuple(outcomes[-12:]))]))
     assert wrong <= 3, f"{wrong} of 3600 sessions"
+
+
+def test_values_are_written_as_everywhere() -> None:
+    one = replace(history("....."), name="ttft_ms")
+    wide = tuple(replace(o, values=(9549.0, 10110.0, 95490.0), sigma=0.01) for o in one.outcomes)
+    text = " ".join(line for made in propose([replace(one, outcomes=wide)]) for line in made.lines)
+    assert "9,549 10,110 95,490 in " in text

@@ -280,3 +280,14 @@ def test_an_interrupted_session_says_so(code: int, interrupted: bool) -> None:  
     assert ("the session was interrupted: nothing is decided" in found.summary) is interrupted
     assert ("1 cell not judged (decode[code])" in found.summary) is interrupted
     jsonschema.validate(found.model_dump(mode="json"), file.packaged_schema())
+
+
+def test_a_session_that_does_not_count_says_so_once() -> None:
+    one = [cell(verdict("no baseline"))]
+    cards = [(file.card_verdict(name, one, not_counted="this session does not count"), one) for name in ("a", "b")]
+    facts: dict[str, Any] = {"session": "s", "started": "a", "finished": "b", "pytest_code": 0}
+    assert file.build(cards=cards[:1], **facts).summary[-1] == "this session does not count"
+    assert file.build(cards=cards, **facts).summary[-2:] == (
+        "a: this session does not count",
+        "b: this session does not count",
+    )
