@@ -415,10 +415,10 @@ def _changed(changed: Sequence[str], said: Sequence[str]) -> list[str]:
     other = [line.removeprefix(ALSO) for line in said if line.startswith(ALSO)]
     new = [line for line in changed if not any(_same(line, one) for one in other)]
     if new:
-        return [f"changed since the baseline: {'; '.join(new)}"]
+        return [f"{ALSO}{'; '.join(new)}"]
     if other or any(EXPLAINS in line for line in said):
         return []
-    return ["changed since the baseline: nothing that is recorded"]
+    return [f"{ALSO}nothing that is recorded"]
 
 
 def _same(changed: str, also: str) -> bool:

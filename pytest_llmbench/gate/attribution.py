@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ALSO, EXPLAINS = "also different: ", " explains about "
+ALSO, EXPLAINS = "changed since the baseline: ", " explains about "
 ALIKE = 0.002
 """Relative differences of numbers below this are not worth a word; shares below it are left to the rest."""
 

@@ -34,7 +34,7 @@ def test_a_regression_is_broken_down_in_the_message_and_the_report(bench_folder:
             "decode[[]code[]] regressed: *",
             "  drafts 2.67 -> 1.14 tokens a pass, acceptance 83% -> 17% explains about -57.1% of -*",
             "  rest, not explained: *",
-            "  also different: engine older -> *",
+            "  changed since the baseline: engine older -> *",
         ]
     )
     reports = sorted(
@@ -42,4 +42,4 @@ def test_a_regression_is_broken_down_in_the_message_and_the_report(bench_folder:
     )
     last = json.loads(reports[-1].read_text(encoding="utf-8"))
     (figure,) = [f for c in last["cells"] for f in c["figures"] if f["name"] == "decode_tok_s" and f["verdict"]]
-    assert any(line.startswith("also different: engine older -> ") for line in figure["explanation"])
+    assert any(line.startswith("changed since the baseline: engine older -> ") for line in figure["explanation"])

@@ -38,7 +38,7 @@ def test_the_control_speaks_for_the_clocks() -> None:
     assert found.also == ("clock 2,550 -> 2,310 MHz", "GPU temperature 60 -> 84 °C")
     unused = attribute("prefill_tok_s", 1000.0, 900.0, {}, {}, ControlChange(-0.08, 0.0, pays=False))
     assert unused.contributions == ()
-    assert unused.lines == ("also different: control -8.0% (not used for this figure)",)
+    assert unused.lines == ("changed since the baseline: control -8.0% (not used for this figure)",)
 
 
 def test_ttft_grows_with_prompt_queue_and_a_lower_clock() -> None:

@@ -105,7 +105,7 @@ def test_fewer_drafts_are_accepted(tmp_path: Path) -> None:
 def test_weights_that_moved_get_no_share(tmp_path: Path) -> None:
     old, new = log(CUDA0=14000.0), log(CUDA0=12000.0, CPU=2000.0)
     lines = judged(tmp_path, "decode_tok_s", (60.0, attempt_json(1), old), (30.0, attempt_json(1), new))
-    assert "also different: weights CUDA0 14,000 -> CUDA0 12,000, CPU 2,000 MiB" in lines
+    assert "changed since the baseline: weights CUDA0 14,000 -> CUDA0 12,000, CPU 2,000 MiB" in lines
     assert not any("explains" in line or line.startswith("rest") for line in lines)
 
 

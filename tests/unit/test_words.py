@@ -35,13 +35,13 @@ def test_an_errors_value_is_cut_at_a_word() -> None:
     ("changed", "said", "lines"),
     [
         ([], [], ["changed since the baseline: nothing that is recorded"]),
-        ([], ["also different: steal 1% -> 9%"], []),
+        ([], ["changed since the baseline: steal 1% -> 9%"], []),
         ([], ["clock 2,500 -> 2,300 MHz explains about -8.0% of -8.2%"], []),
-        (["engine b1 or b2 -> b3"], ["also different: engine b1 -> b3"], []),
-        (["engine program ab -> cd"], ["also different: engine: the same version b1, another binary"], []),
+        (["engine b1 or b2 -> b3"], ["changed since the baseline: engine b1 -> b3"], []),
+        (["engine program ab -> cd"], ["changed since the baseline: engine: the same version b1, another binary"], []),
         (
             ["engine b1 -> b3", "driver 1 -> 2"],
-            ["also different: engine b1 -> b3"],
+            ["changed since the baseline: engine b1 -> b3"],
             ["changed since the baseline: driver 1 -> 2"],
         ),
     ],
