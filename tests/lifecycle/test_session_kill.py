@@ -366,7 +366,7 @@ def test_a_signal_before_a_verdict_decides_nothing_and_a_later_session_goes_on(
     assert "Traceback" not in text
     assert "the session was interrupted: nothing is decided" in text
     assert "1 cell not judged (decode[code])" in text
-    assert "cut short: card, 1 cells to measure" in text
+    assert "cut short: card, 1 cell to measure" in text
     assert "verdict.json (interrupted, nothing is decided)" in text
     assert "nothing failed" not in text
     found = bench_folder.verdict()
