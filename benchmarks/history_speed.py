@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from pytest_llmbench import canonical
+from pytest_llmbench.files import now
 from pytest_llmbench.history import keys, schema, write
 from pytest_llmbench.history.connect import writing
-from pytest_llmbench.history.entry import CellLine, FigureLine, SessionEntry, now, utc
+from pytest_llmbench.history.entry import CellLine, FigureLine, SessionEntry, utc
 from pytest_llmbench.history.store import Store
 from pytest_llmbench.judging import MACHINE_SESSIONS, OUTCOMES
 
@@ -45,7 +47,7 @@ def identity(card: int, machine: int) -> dict[str, Any]:
     return {
         "card_id": f"card-{card}",
         "card": {
-            "model": {"sha256": keys.digest(card)},
+            "model": {"sha256": canonical.sha256(card)},
             "draft_model": None,
             "engine_kind": "llama-server",
             "args": args,
@@ -67,7 +69,7 @@ def identity(card: int, machine: int) -> dict[str, Any]:
 
 def environment(number: int) -> dict[str, Any]:
     return {
-        "engine": {"version": f"b{12000 + number // 500}", "sha256": keys.digest(number // 500)},
+        "engine": {"version": f"b{12000 + number // 500}", "sha256": canonical.sha256(number // 500)},
         "machine": {"driver": f"580.{number // 5000}", "kernel": f"6.{number // 3000}", "os": "Debian"},
         "software": {"pytest_llmbench": "0.1.0", "python": "3.11.7", "httpx": "0.28.1"},
     }
@@ -114,7 +116,7 @@ def bulk(connection: Connection, entries: list[SessionEntry]) -> None:
         for table in (schema.cards, schema.machines, schema.cells, schema.attributes)
     }
     for one in entries:
-        key = keys.digest(one.attributes)
+        key = canonical.sha256(one.attributes)
         if key not in ids["attributes"]:
             made = connection.execute(sa.insert(schema.attributes).values(key=key, facts=one.attributes))
             assert made.inserted_primary_key is not None
@@ -130,7 +132,7 @@ def bulk(connection: Connection, entries: list[SessionEntry]) -> None:
                 "id": session,
                 "card": ids["cards"][one.card_key],
                 "machine": machine,
-                "attributes": ids["attributes"][keys.digest(one.attributes)],
+                "attributes": ids["attributes"][canonical.sha256(one.attributes)],
                 **{name: getattr(one, name) for name in _SESSION},
             }
         )

@@ -9,7 +9,7 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_llmbench import stats
+from pytest_llmbench import canonical, stats
 from pytest_llmbench.gate import combined, control
 from pytest_llmbench.gate.messages import percent
 from pytest_llmbench.gate.rule import WITH_CONTROL, decide
@@ -264,7 +264,7 @@ class ControlGate:
 def key_of(identity: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
     """Which control it is: its card with the turn, and its engine's build; figures beside another one are no pairs."""
     build = {name: engine.get(name) for name in ("kind", "version", "sha256", "libraries_sha256")}
-    return keys.digest({"card": identity["card"], "engine": build})
+    return canonical.sha256({"card": identity["card"], "engine": build})
 
 
 def is_same(setup: Mapping[str, Any], control_: Mapping[str, Any]) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import card_args
+from pytest_llmbench import canonical, card_args
 from pytest_llmbench.records import CellSpec
 
 if TYPE_CHECKING:
@@ -137,12 +135,12 @@ def definition(spec: CellSpec) -> dict[str, Any]:
 
 def cell_sha256(spec: CellSpec) -> str:
     """SHA-256 of one cell's definition; what prompts derive from it stay the same when other cells come or go."""
-    return canonical_sha256(definition(spec))
+    return canonical.sha256(definition(spec))
 
 
 def plan_sha256(card: SetupCard) -> str:
     """SHA-256 of all cell definitions of the plan, in order."""
-    return canonical_sha256([definition(spec) for spec in cells(card)])
+    return canonical.sha256([definition(spec) for spec in cells(card)])
 
 
 def identity(card: SetupCard, cell_id: str | None = None) -> dict[str, Any]:
@@ -172,12 +170,7 @@ def identity(card: SetupCard, cell_id: str | None = None) -> dict[str, Any]:
 
 def identity_sha256(card: SetupCard, cell_id: str | None = None) -> str:
     """SHA-256 of ``identity``; the order of keys and 1 against 1.0 make no difference."""
-    return canonical_sha256(identity(card, cell_id))
-
-
-def canonical_sha256(data: Any) -> str:
-    """SHA-256 of JSON data in one spelling: sorted keys, no blanks, whole floats as integers."""
-    return hashlib.sha256(json.dumps(_plain(data), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return canonical.sha256(identity(card, cell_id))
 
 
 def _weights(weights: Weights) -> dict[str, Any]:
@@ -185,13 +178,3 @@ def _weights(weights: Weights) -> dict[str, Any]:
         return {"sha256": weights.sha256}
     file = None if weights.file is None else weights.file.model_dump(mode="json", exclude_none=True)
     return {"name": weights.name, "file": file, "size_bytes": weights.size_bytes, "quantization": weights.quantization}
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
-    if isinstance(data, float) and data.is_integer():
-        return int(data)
-    return data

@@ -188,6 +188,16 @@ _WORDS = {
 _COVERED = {"drafts": "draft_n_accepted", "prompt": "prompt_tokens", "queue": "queue_ms"}
 _LEAST = {"%": 0.02, "°C": 3.0, "ms": 1.0}
 """Differences that are worth a word, of what varies by itself."""
+_ONLY_MORE = {
+    "throttled_share",
+    "power_capped_share",
+    "temperature_c",
+    "queue_ms",
+    "cpu_pressure",
+    "steal_share",
+    "foreign_share",
+}
+"""Burdens: that there is less of them than before explains no slowdown."""
 
 
 def _also(before: Mapping[str, Any], after: Mapping[str, Any], used: set[str]) -> list[str]:
@@ -196,6 +206,8 @@ def _also(before: Mapping[str, Any], after: Mapping[str, Any], used: set[str]) -
     for key, (name, unit) in _WORDS.items():
         old, new = before.get(key), after.get(key)
         if key in covered or old is None or new is None or _alike(old, new, unit):
+            continue
+        if key in _ONLY_MORE and new < old:
             continue
         lines.append(f"{name} {_shown(old, unit)} -> {_shown(new, unit)}{'' if unit in {'', '%'} else f' {unit}'}")
     if (

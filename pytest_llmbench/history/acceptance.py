@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pytest_llmbench.history import keys
+from pytest_llmbench import canonical
 from pytest_llmbench.history.entry import why
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Acceptance(BaseModel):
 
     @property
     def key(self) -> str:
-        return keys.digest(self.model_dump(mode="json"))
+        return canonical.sha256(self.model_dump(mode="json"))
 
     def line(self) -> str:
         return json.dumps({"llmbench_acceptance": 1, **self.model_dump(mode="json")}, ensure_ascii=False) + "\n"

@@ -114,10 +114,6 @@ def seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def of_document(document: Mapping[str, Any], folder: str) -> SessionEntry:
     """Read a report document. Raises InputError where it is none, or damaged; what a newer one adds is not read."""
     try:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from pytest_llmbench import __version__
+from pytest_llmbench import __version__, canonical
 from pytest_llmbench.errors import InputError
 from pytest_llmbench.files import replacing
 from pytest_llmbench.history import acceptance as acceptances
-from pytest_llmbench.history import keys, write
 from pytest_llmbench.history import schema as t
+from pytest_llmbench.history import write
 from pytest_llmbench.history.acceptance import Acceptance
 from pytest_llmbench.history.entry import CellLine, FigureLine, SessionEntry, why
 
@@ -200,7 +200,7 @@ def lines(connection: Connection) -> Iterator[str]:
     written: set[str] = set()
 
     def share(kind: str, content: dict[str, Any] | None) -> Iterator[str]:
-        if content is not None and (key := keys.digest(content)) not in written:
+        if content is not None and (key := canonical.sha256(content)) not in written:
             written.add(key)
             yield _line({"kind": kind, "key": key, "content": content})
 
@@ -239,11 +239,11 @@ def _short(one: SessionEntry) -> dict[str, Any]:
     content = one.model_dump(mode="json", exclude_defaults=True)
     for name in ("card", "machine"):
         if content.pop(name, None) is not None:
-            content[name] = keys.digest(getattr(one, name))
-    content["attributes"] = keys.digest(one.attributes)
+            content[name] = canonical.sha256(getattr(one, name))
+    content["attributes"] = canonical.sha256(one.attributes)
     for line, cell in zip(content.get("cells", ()), one.cells, strict=True):
         if cell.definition is not None:
-            line["definition"] = keys.digest(cell.definition)
+            line["definition"] = canonical.sha256(cell.definition)
     return content
 
 
@@ -268,7 +268,7 @@ def read_lines(path: Path) -> Iterator[SessionEntry | Acceptance]:
                 elif kind == "acceptance":
                     yield Acceptance.model_validate(content)
                 elif kind in _SHARED:
-                    if keys.digest(content["content"]) != content["key"]:
+                    if canonical.sha256(content["content"]) != content["key"]:
                         raise ValueError(f"the {kind} was changed: its key is not that of its content")  # noqa: TRY301
                     shared[content["key"]] = content["content"]
                 else:

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.canonical import plain, sha256
 from pytest_llmbench.errors import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 Json = dict[str, Any]
-
-
-def canonical(data: Any) -> str:
-    """JSON in one spelling: sorted keys, no blanks, whole floats as integers (so a round trip changes nothing)."""
-    return json.dumps(_plain(data), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def digest(data: Any) -> str:
-    """SHA-256 of ``canonical``."""
-    return hashlib.sha256(canonical(data).encode()).hexdigest()
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
-    if isinstance(data, float) and data.is_integer():
-        return int(data)
-    return data
 
 
 def common_card(identity: Mapping[str, Any]) -> Json:
@@ -41,7 +21,7 @@ def common_card(identity: Mapping[str, Any]) -> Json:
 
 def card_key(identity: Mapping[str, Any]) -> str:
     """Key of everything of the card but its cells."""
-    return digest(common_card(identity))
+    return sha256(common_card(identity))
 
 
 def cell_key(identity: Mapping[str, Any], cell: str) -> str:
@@ -49,7 +29,7 @@ def cell_key(identity: Mapping[str, Any], cell: str) -> str:
 
     Raises KeyError for a cell that the identity lacks.
     """
-    return digest(common_card(identity) | {"cells": {cell: identity["card"]["cells"][cell]}})
+    return sha256(common_card(identity) | {"cells": {cell: identity["card"]["cells"][cell]}})
 
 
 def cell_keys(identity: Mapping[str, Any]) -> dict[str, str]:
@@ -59,7 +39,7 @@ def cell_keys(identity: Mapping[str, Any]) -> dict[str, str]:
 
 def machine_key(identity: Mapping[str, Any]) -> str:
     """Key of the machine: host, CPU, GPUs with UUID and power limit."""
-    return digest(identity["machine"])
+    return sha256(identity["machine"])
 
 
 def machine_label(machine: Mapping[str, Any] | None) -> str:
@@ -172,7 +152,7 @@ def _gpu(gpu: Sequence[Any]) -> str:
 
 
 def _card(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    if _plain(old.get("args")) != _plain(new.get("args")):
+    if plain(old.get("args")) != plain(new.get("args")):
         before, after = _flags(old.get("args") or ()), _flags(new.get("args") or ())
         gone = [flag for flag in before if flag not in after]
         come = [flag for flag in after if flag not in before]
@@ -200,7 +180,7 @@ def _generic(old: Any, new: Any, path: str = "") -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             yield from _generic(old.get(name), new.get(name), f"{path}.{name}" if path else name)
-    elif _plain(old) != _plain(new):
+    elif plain(old) != plain(new):
         yield f"{path}: {_value(old)} -> {_value(new)}"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import sqlalchemy as sa
 
 from pytest_llmbench.errors import InputError
+from pytest_llmbench.files import now
 from pytest_llmbench.gate.machine import machine_state
 from pytest_llmbench.history import acceptance as acceptances
 from pytest_llmbench.history import apart, connect, entry, exchange, keys, read, rebuild, write
@@ -126,7 +127,7 @@ class Store:
         if not why.strip():
             raise InputError("reason", why, "says nothing", "say why the new numbers are right")
         try:
-            moment = entry.utc(when) if when else entry.now()
+            moment = entry.utc(when) if when else now()
         except ValueError:
             raise InputError("when", when, "not a time", "2026-12-01T03:04:05+00:00") from None
         with connect.told(self._engine.url), connect.writing(self._engine) as connection:

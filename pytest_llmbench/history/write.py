@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from pytest_llmbench import canonical
 from pytest_llmbench.history import baselines as rules
-from pytest_llmbench.history import keys
 from pytest_llmbench.history import schema as t
 from pytest_llmbench.history.baselines import Candidate
 from pytest_llmbench.history.canaries import unknown
@@ -32,7 +32,7 @@ def add(connection: Connection, entry: SessionEntry) -> bool:
         return _add_canary(connection, entry)
     card = _shared(connection, t.cards, entry.card_key, identity=entry.card)
     machine = _shared(connection, t.machines, entry.machine_key, identity=entry.machine)
-    facts = _shared(connection, t.attributes, keys.digest(entry.attributes), facts=entry.attributes)
+    facts = _shared(connection, t.attributes, canonical.sha256(entry.attributes), facts=entry.attributes)
     assert facts is not None
     session = _insert(
         connection,
@@ -237,7 +237,7 @@ def accept(connection: Connection, acceptance: Acceptance) -> bool:
     """Begin new baselines for the acceptance's cells, from its session on; False where it is there already."""
     if connection.execute(sa.select(t.acceptances.c.id).where(t.acceptances.c.key == acceptance.key)).first():
         return False
-    machine = _shared(connection, t.machines, keys.digest(acceptance.machine), identity=acceptance.machine)
+    machine = _shared(connection, t.machines, canonical.sha256(acceptance.machine), identity=acceptance.machine)
     assert machine is not None
     number = _insert(
         connection,

@@ -20,13 +20,14 @@ STREET: dict[str, frozenset[str]] = {
         "errors": "",
         "records": "",
         "files": "",
+        "canonical": "",
         "figure_kinds": "records",
         "journal": "records",
         "machine": "errors",
         "promises": "errors machine card",
         "watch": "errors records files journal",
         "paced": "errors",
-        "card": "errors records",
+        "card": "errors records canonical",
         "contract": "records",
         "engine": "errors records files card",
         "client": "errors records",
@@ -35,7 +36,7 @@ STREET: dict[str, frozenset[str]] = {
         "stats": "records figure_kinds",
         "gate": "errors records figure_kinds stats",
         "verdict": "errors records figure_kinds stats gate",
-        "history": "errors records files verdict gate",
+        "history": "errors records files verdict gate canonical",
         "marks": "errors records files card gate",
         "outcomes": "errors records",
         "cli": "errors records files history marks gate slowdown",
@@ -51,7 +52,7 @@ STREET: dict[str, frozenset[str]] = {
         "wishes": "card resume slowdown",
         "slowdown": "errors",
         "against": "errors records figure_kinds card measure stats verdict gate history runner wishes",
-        "judging": "errors records files figure_kinds stats verdict gate history marks outcomes sameness wishes",
+        "judging": "canonical errors records files figure_kinds stats verdict gate history marks outcomes sameness wishes",
         "sameness": "records journal machine card prompts measure history resume runner",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
         "stats verdict history report fit_search resume going_on servers runner wishes judging outcomes sameness control slowdown against gate",
@@ -123,6 +124,7 @@ IMPURE = frozenset(
 # What cannot be seen in an import statement.
 IMPURE_CALLS = frozenset({"open", "input", "print", "exec", "eval", "__import__"})
 PURE = (
+    "canonical",
     "records",
     "errors",
     "figure_kinds",

@@ -87,6 +87,13 @@ def test_another_binary_of_the_same_version_is_said() -> None:
     assert attribute("decode_tok_s", 60.0, 50.0, same | {"engine_sha256": "a"}, same).also == ()
 
 
+@pytest.mark.parametrize("name", ["steal_share", "foreign_share", "cpu_pressure", "throttled_share", "temperature_c"])
+def test_a_burden_is_named_only_where_it_grew(name: str) -> None:
+    less, more = (40, 80) if name == "temperature_c" else (0.1, 0.6)
+    assert attribute("decode_tok_s", 60.0, 50.0, {name: less}, {name: more}).also
+    assert not attribute("decode_tok_s", 60.0, 50.0, {name: more}, {name: less}).also
+
+
 @pytest.mark.parametrize(
     ("predicted", "accepted", "found"), [(100, 0, 1.0), (100, 50, 2.0), (100, None, None), (100, 100, None)]
 )

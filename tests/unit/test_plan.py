@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench import canonical
 from pytest_llmbench.card import SetupCard
 from pytest_llmbench.plan import (
-    canonical_sha256,
     cell_sha256,
     cells,
     definition,
@@ -170,9 +170,9 @@ def test_plan_digest_has_definitions_and_no_counts_of_runs() -> None:
 
 
 def test_digests_do_not_depend_on_spelling_or_process() -> None:
-    assert canonical_sha256({"b": 1.0, "a": (True, None)}) == canonical_sha256({"a": [True, None], "b": 1})
-    assert canonical_sha256({"a": 1}) != canonical_sha256({"a": "1"})
-    assert canonical_sha256({"a": 1}) == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
+    assert canonical.sha256({"b": 1.0, "a": (True, None)}) == canonical.sha256({"a": [True, None], "b": 1})
+    assert canonical.sha256({"a": 1}) != canonical.sha256({"a": "1"})
+    assert canonical.sha256({"a": 1}) == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
 
 
 def test_plan_is_importable_on_its_own_and_loads_no_pydantic() -> None:
