@@ -103,7 +103,7 @@ def attribute(
             used.add(clock.name)
     kept = sorted((c for c in found if abs(c.share) >= ALIKE), key=lambda c: -abs(c.share))
     rest = math.expm1(total - math.fsum(math.log1p(c.share) for c in kept))
-    also = _also(before, after, used)
+    also = _also(before, after, used, math.expm1(total))
     if control is not None and not control.pays and abs(control.change) >= ALIKE:
         also.insert(0, f"control {control.change:+.1%} (not used for this figure)")
     return Attribution(math.expm1(total), tuple(kept), rest, tuple(also))
@@ -198,16 +198,18 @@ _ONLY_MORE = {
     "foreign_share",
 }
 """Burdens: that there is less of them than before explains no slowdown."""
+_BESIDE = 0.1
+"""A burden's share that grew by less than this part of the change is beside the point."""
 
 
-def _also(before: Mapping[str, Any], after: Mapping[str, Any], used: set[str]) -> list[str]:
+def _also(before: Mapping[str, Any], after: Mapping[str, Any], used: set[str], change: float) -> list[str]:
     covered = used | {_COVERED[name] for name in used if name in _COVERED}
     lines = []
     for key, (name, unit) in _WORDS.items():
         old, new = before.get(key), after.get(key)
         if key in covered or old is None or new is None or _alike(old, new, unit):
             continue
-        if key in _ONLY_MORE and new < old:
+        if key in _ONLY_MORE and (new < old or (unit == "%" and new - old < _BESIDE * abs(change))):
             continue
         lines.append(f"{name} {_shown(old, unit)} -> {_shown(new, unit)}{'' if unit in {'', '%'} else f' {unit}'}")
     if (

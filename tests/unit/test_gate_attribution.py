@@ -94,6 +94,12 @@ def test_a_burden_is_named_only_where_it_grew(name: str) -> None:
     assert not attribute("decode_tok_s", 60.0, 50.0, {name: more}, {name: less}).also
 
 
+@pytest.mark.parametrize(("value", "named"), [(57.0, True), (20.0, False)])
+def test_a_small_burden_is_beside_the_point_of_a_great_change(value: float, *, named: bool) -> None:
+    found = attribute("decode_tok_s", 60.0, value, {"cpu_pressure": 0.01}, {"cpu_pressure": 0.04})
+    assert bool(found.also) is named
+
+
 @pytest.mark.parametrize(
     ("predicted", "accepted", "found"), [(100, 0, 1.0), (100, 50, 2.0), (100, None, None), (100, 100, None)]
 )
