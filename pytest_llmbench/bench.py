@@ -15,11 +15,11 @@ from pytest_llmbench.wishes import Comparison, Gating, Wishes
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from pytest_llmbench.attempts import Progress
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.client import LlmClient
     from pytest_llmbench.records import Attempt, CellResult, CellSpec, Verdict
-    from pytest_llmbench.report import document
-    from pytest_llmbench.runner import Progress
+    from pytest_llmbench.report.form import Document
 
 __all__ = ["Bench", "BenchFailedError", "Comparison", "Gating", "Wishes", "measuring"]
 
@@ -44,7 +44,7 @@ class Bench:
     ) -> None:
         self._run, self._skip, self._xfail = run, skip, xfail
         self.measured: list[CellResult] = []
-        self.report: document.Document | None = None
+        self.report: Document | None = None
 
     @property
     def card(self) -> SetupCard:

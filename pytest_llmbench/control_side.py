@@ -40,7 +40,7 @@ class ControlRun(SetupRun):
 
     def identify(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Check the promises without starting anything: the identity, and what is known of the engine."""
-        self._setup = self._check_promises()
+        self.preparation.check()
         return dict(self.key), dict(self.environment["engine"])
 
     async def turn(self, spec: CellSpec, run: int, again: int) -> Sequence[Attempt]:
@@ -60,7 +60,7 @@ class ControlRun(SetupRun):
 
     def conclude_turns(self) -> None:
         """The result of the cell, out of its turns."""
-        if not self._turns or self._journal is None:
+        if not self._turns or self.journal is None:
             return
         (spec,) = self.cells
         starts = sorted({one.server_start for one in self._turns})
@@ -69,11 +69,11 @@ class ControlRun(SetupRun):
             self.card.id,
             self._turns,
             PARTS[spec.part].kinds,
-            raw_file=str(self.folder / self._journal.raw_file(spec.id)),
+            raw_file=str(self.folder / self.journal.raw_file(spec.id)),
             server_logs=[str(self.folder / f"server-{n}.log") for n in starts],
         )
         self.results[spec.id] = result
-        self._journal.event(
+        self.journal.event(
             "cell", cell=spec.id, status=result.status, reasons=result.reasons, summaries=result.summaries
         )
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import math
 from dataclasses import asdict, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench import stats, verdict
-from pytest_llmbench.control_gate import ControlGate, machine_words
+from pytest_llmbench.control_gate import ControlGate
 from pytest_llmbench.errors import InputError, LlmbenchError, counted
-from pytest_llmbench.gate import facts
-from pytest_llmbench.gate.attribution import ALSO, EXPLAINS, attribute
+from pytest_llmbench.explaining import Explanation
 from pytest_llmbench.gate.rule import RULE, decide
 from pytest_llmbench.history import canaries, keys
 from pytest_llmbench.marks import effect as effects
@@ -43,7 +41,6 @@ T = TypeVar("T")
 MACHINE_SESSIONS = 30
 # Enough for ten usable sessions among disturbed ones.
 OUTCOMES = 50
-_MOVED = frozenset({"regressed", "improved", "inconclusive", "machine changed"})
 
 
 class Gate:
@@ -60,13 +57,13 @@ class Gate:
         self._file: BaselineFile | None = None
         self._machine: Machine | None = None
         self._identity: Mapping[str, Any] | None = None
-        self._environment: Mapping[str, Any] = {}
         self._rule = RULE
         # A mark would excuse what a canary is to be caught by.
         given = gating.marks if not canary else None
         self._marks: Marks = marks_file.read(given) if given is not None else marks_file.Marks()
         self.baselines: dict[tuple[str, str], Baseline] = {}
         self._after: dict[tuple[str, str], Baseline] | None = None
+        self.explanation = Explanation(self._told, self.baselines)
         self.effects: dict[str, Effect] = {}
         self.troubles: list[str] = []
         self.not_counted: str | None = None
@@ -95,7 +92,7 @@ class Gate:
         from pytest_llmbench.history.file import BaselineFile  # noqa: PLC0415
         from pytest_llmbench.history.store import Store  # noqa: PLC0415 - a database package behind it
 
-        self._identity, self._environment = identity, environment
+        self._identity = identity
         self._rule = replace(RULE, figures=max(1, figures))
         if self._gating.history is not None:
             self._store = Store.open(self._storage, self._gating.history)
@@ -105,6 +102,14 @@ class Gate:
             self._file.refuse_other(identity, self._gating.baseline_file)
         source = self._file or self._store
         self.baselines = source.baselines_of(identity) if source is not None else {}
+        self.explanation = Explanation(
+            self._told,
+            self.baselines,
+            store=self._store,
+            file=self._file,
+            identity=identity,
+            environment=environment,
+        )
         if self._canary and not self._judges:
             most = max((len(one.values) for one in self.baselines.values()), default=0)
             raise InputError(
@@ -264,8 +269,8 @@ class Gate:
                 accept=self._gating.accept,
             ),
         )
-        if seen is not None and any(self._is_explained(one) for one in judged):
-            judged = self._explained(judged, seen())
+        if seen is not None:
+            judged = self.explanation.broken_down(judged, seen)
         self.effects[cell] = effects.effect(
             self._marks.marks,
             card=self._card_id,
@@ -277,34 +282,6 @@ class Gate:
         )
         return judged
 
-    def _is_explained(self, one: Verdict) -> bool:
-        """Whether it fell below its baseline: what missed a limit alone has no before."""
-        return one.kind == "regressed" and one.interval is not None and (one.cell, one.figure) in self.baselines
-
-    def _explained(self, judged: Sequence[Verdict], document: Mapping[str, Any]) -> tuple[Verdict, ...]:
-        """Break down what regressed by what is known to differ from the baseline's sessions."""
-        if self._store is None or self._identity is None:
-            return tuple(judged)
-        found = []
-        for one in judged:
-            lines: tuple[str, ...] = ()
-            if self._is_explained(one) and one.reference and one.value:
-                sessions = self.baselines[one.cell, one.figure].sessions
-                key, machine = keys.cell_key(self._identity, one.cell), keys.machine_key(self._identity)
-                before = self._told(partial(_typical, self._store, key, machine, sessions), None)
-                if before:
-                    after = facts.of_cell(document, one.cell)
-                    lines = attribute(one.figure, one.reference, one.value, before, after).lines
-            found.append(replace(one, lines=(*one.lines, *lines)))
-        return tuple(found)
-
-    def _why_no_baseline(self) -> tuple[str, ...]:
-        source, identity = self._file or self._store, self._identity
-        if identity is None or source is None or self.baselines:
-            return ()
-        nothing: tuple[str, ...] = ()
-        return self._told(lambda: source.other_machines(identity), nothing)
-
     def _told(self, ask: Callable[[], T], otherwise: T) -> T:
         """What the history says, or something else where it cannot: nothing that was measured may be lost for it."""
         try:
@@ -314,27 +291,6 @@ class Gate:
             if said not in self.troubles:
                 self.troubles.append(said)
             return otherwise
-
-    def facts(self, result: CellResult, verdicts: Sequence[Verdict]) -> list[str]:
-        """What a failure's message says beside the numbers: the machine, and what changed since the baseline."""
-        if any(one.kind == "no baseline" and one.failed for one in verdicts):
-            return list(self._why_no_baseline())
-        moved = [one for one in verdicts if one.kind in _MOVED and one.interval]
-        if not moved:
-            return []
-        lines = [machine] if (machine := verdict.machine_line(result)) else []
-        if words := machine_words(moved[0].control):
-            watched = [line.removeprefix("machine: ") for line in lines]
-            lines = [f"machine: {', '.join([words, *watched])}"]
-        source = self._file or self._store
-        if source is not None and self._identity is not None:
-            identity, figure = self._identity, moved[0].figure
-            unknown: tuple[str, ...] = ("not known",)
-            changed = self._told(
-                lambda: source.changed_since(identity, result.spec.id, figure, self._environment), unknown
-            )
-            lines += _changed(changed, [line for one in moved for line in one.lines])
-        return lines
 
     # ---- the whole run ----
 
@@ -408,31 +364,6 @@ class Gate:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
-
-
-def _changed(changed: Sequence[str], said: Sequence[str]) -> list[str]:
-    """What changed since the baseline, without what the figures' own lines say already."""
-    other = [line.removeprefix(ALSO) for line in said if line.startswith(ALSO)]
-    new = [line for line in changed if not any(_same(line, one) for one in other)]
-    if new:
-        return [f"{ALSO}{'; '.join(new)}"]
-    if other or any(EXPLAINS in line for line in said):
-        return []
-    return [f"{ALSO}nothing that is recorded"]
-
-
-def _same(changed: str, also: str) -> bool:
-    """Whether two lines name one thing and what it is now: what it was may be said of one session, or of several."""
-    if also.startswith("engine: "):  # the same version, another binary
-        return changed.startswith(("engine program ", "engine libraries "))
-    return (
-        changed.split(maxsplit=1)[0] == also.split(maxsplit=1)[0]
-        and changed.rpartition(" -> ")[2] == also.rpartition(" -> ")[2]
-    )
-
-
-def _typical(store: Store, key: str, machine: str, sessions: Sequence[str]) -> Any:
-    return facts.typical(store.facts_of(key, machine, sessions))
 
 
 def _histories(

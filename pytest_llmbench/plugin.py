@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench import asked, errors, fixtures, options, refusals, terminal
+from pytest_llmbench import asked, errors, fixtures, flags, options, refusals, terminal
 from pytest_llmbench.fixtures import (
     CARDS,
     MARKING,
@@ -37,7 +37,7 @@ MARKER = "llmbench(part): a benchmark of one part of the setup card's plan; one 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    options.add_options(parser)
+    flags.add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

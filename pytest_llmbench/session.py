@@ -7,27 +7,23 @@ and what became of it. ``bench.Bench`` is the face of it that a test sees.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import contract as contracts
-from pytest_llmbench import fit_search, machine, plan, promises, prompts, resume, sameness, stats, verdict
+from pytest_llmbench import ending, fit_search, plan, sameness, stats, verdict
+from pytest_llmbench.attempts import Attempts
 from pytest_llmbench.client import LlmClient
-from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
-from pytest_llmbench.engine.command import Arguments
 from pytest_llmbench.engine.launch import is_container
-from pytest_llmbench.errors import InputError, LlmbenchError, PromiseBrokenError
-from pytest_llmbench.files import now, write_json, write_text
-from pytest_llmbench.going_on import GoingOn
+from pytest_llmbench.errors import InputError, LlmbenchError
+from pytest_llmbench.files import now
 from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
 from pytest_llmbench.judging import Gate
 from pytest_llmbench.measure import PARTS, request
+from pytest_llmbench.preparation import Preparation, changed
 from pytest_llmbench.records import CellResult
-from pytest_llmbench.report import document, table
-from pytest_llmbench.runner import RetryPolicy, Runner, why_again
+from pytest_llmbench.runner import RetryPolicy, Runner
 from pytest_llmbench.servers import Servers
 from pytest_llmbench.slowdown import Planted
 from pytest_llmbench.watch.memory import WatchedMemory
@@ -35,17 +31,17 @@ from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from pytest_llmbench.attempts import Progress
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.control_side import ControlSide
     from pytest_llmbench.engine import RunningServer
     from pytest_llmbench.old_side import OldSide
     from pytest_llmbench.outcomes import JudgedCell
     from pytest_llmbench.records import Attempt, CellSpec, CellStatus, Verdict
-    from pytest_llmbench.resume import Continue
-    from pytest_llmbench.runner import Progress
+    from pytest_llmbench.report.form import Document
     from pytest_llmbench.servers import Changes, Live
     from pytest_llmbench.watch import Watch
     from pytest_llmbench.wishes import Wishes
@@ -57,11 +53,12 @@ NOT_TRIED = "not tried: {} failed, and the test stops at the first size that fai
 class SetupRun:
     """One card in one session.
 
-    saved: after ``finish``, what was asked to be saved: the name, and why it was not (None: it was); forgotten: why the
-    history does not have this run; not_written: the files that could not be written, and why; table: as table.md has it. checked: cells whose verdict
-    a test asked for. remeasured_s: seconds spent on fresh servers before a verdict. control: what takes turns leaves_nothing: the call was wrong, and there is no folder.
-    folder: where everything is left; created with the first thing to keep. cells: what is promised; left_out: (cell,
-    why) of the rest of the plan.
+    preparation: what is promised, and what is known of it (cells, contract, environment, key). folder: where everything is
+    left; created with the first thing to keep. results, verdicts: by cell; searched: sizes of the finer memory search.
+    control: what takes turns; old, compared: the other side of a direct comparison. checked: cells whose verdict a test
+    asked for. remeasured_s: seconds spent on fresh servers before a verdict.
+    After ``finish``, saved: what was asked to be saved by name, and why it was not (None: it was); forgotten: why the history
+    does not have this run; not_written: the files that could not be written, and why; table: as table.md has it.
     """
 
     def __init__(
@@ -77,7 +74,10 @@ class SetupRun:
         watch: Watch | None = None,
     ) -> None:
         self.card, self.folder, self.session, self.wishes = card, folder, session, wishes
-        self.cells, self.progress = tuple(cells), progress
+        self.progress = progress
+        self.preparation = Preparation(
+            card, cells=cells, left_out=left_out, folder=folder, wishes=wishes, phase=progress.phase
+        )
         self.results: dict[str, CellResult] = {}
         self.searched: dict[str, CellResult] = {}
         self.verdicts: dict[str, tuple[Verdict, ...]] = {}
@@ -85,32 +85,42 @@ class SetupRun:
         self.forgotten: list[str] = []
         self.checked: set[str] = set()
         self.saved: dict[str, str | None] = {}
-        self.environment: dict[str, Any] = {}
-        self.contract = contracts.Contract(card.id, self.cells, tuple(left_out), (), {})
-        self._started = now()
-        self._saved: dict[str, Any] | None = None
-        self.key: dict[str, Any] = {}
-        self._journal: Journal | None = None
+        self.started = now()
+        self.journal: Journal | None = None
         self._runner: Runner | None = None
         self.watch: Watch | None = watch
         self._owns_watch = watch is None
-        self._setup: from_card.Setup | None = None
         self.control = _control_side(self)
         self._hopeless: LlmbenchError | None = None
-        self._promised = False
-        self._gpus: list[str] = []
-        self._impossible: dict[str, str] = {}
         self.gate = Gate(wishes.gating, wishes.storage, card.id, canary=wishes.canary is not None)
-        self._planted = Planted(wishes.canary) if wishes.canary is not None else None
+        self.planted = Planted(wishes.canary) if wishes.canary is not None else None
         self.remeasured_s = 0.0
-        self._going_on: GoingOn | None = None
         self.old: OldSide | None = None
         self.compared: dict[str, Any] | None = None
         self._bounds = sameness.bounds(card)
-        self.leaves_nothing = False
         self.not_written: list[str] = []
         self._interrupted = False
         self.table = ""
+
+    @property
+    def cells(self) -> tuple[CellSpec, ...]:
+        """What is promised."""
+        return self.preparation.cells
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """This machine and the setup, as far as they are known; for the documents."""
+        return self.preparation.environment
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What makes figures comparable; empty until the card was held beside this machine."""
+        return self.preparation.key
+
+    @property
+    def leaves_nothing(self) -> bool:
+        """The call was wrong, and there is no folder."""
+        return self.preparation.leaves_nothing
 
     # ---- starting ----
 
@@ -122,14 +132,14 @@ class SetupRun:
         """
         if self._hopeless is not None:
             raise self._hopeless
-        if self.old is not None and self._promised:
+        if self.old is not None and self.preparation.fixed:
             return  # the pairs start their servers themselves
         try:
             if self._runner is None:
                 self.prepare()
                 self._prepare_old()
             needs_none = spec is not None and PARTS[spec.part].cold
-            if needs_none and not self._promised:
+            if needs_none and not self.preparation.fixed:
                 if all(PARTS[one.part].cold for one in self.cells):
                     await self._write_contract(None)
                 else:  # prompts of the other parts are counted by the card's server
@@ -165,21 +175,18 @@ class SetupRun:
         self._hopeless = LlmbenchError(problem)
 
     def _prepare_runner(self) -> Runner:
-        setup = self._setup or self._check_promises()
-        if self.wishes.go_on is not None:
-            with self._nothing_left():
-                self._going_on = self._go_on(self.wishes.go_on, setup)
-        with self._nothing_left():
+        setup = self.preparation.check()
+        self.preparation.go_on()
+        with self.preparation.nothing_left():
             if not self.wishes.probe:
                 self.gate.open(self.key, self.environment, self._judged_figures())
-            self._journal = _journal(self.folder)
-        self._journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
-        if self._going_on is not None:
-            taken = self._going_on.take_over(self.folder, self._journal, self.card.id)
+            self.journal = _journal(self.folder)
+        self.journal.event("session", session=self.session, card=self.card.id, environment=self.environment)
+        going_on = self.preparation.going_on
+        if going_on is not None:
+            taken = going_on.take_over(self.folder, self.journal, self.card.id)
             self.results |= {result.spec.id: self._within_promise(result) for result in taken}
-            self.searched |= {
-                one.spec.id: one for one in self._going_on.searched(self.folder, self._journal, self.card.id)
-            }
+            self.searched |= {one.spec.id: one for one in going_on.searched(self.folder, self.journal, self.card.id)}
         self._prompts = request.PromptBook(self.card)
         self._plant()
         if self.watch is None:
@@ -195,113 +202,48 @@ class SetupRun:
             spec = replace(setup.spec, changes=changes)
             if (canary := self.wishes.canary) is not None:
                 spec = replace(spec, changes=(*changes, *canary.changes()), env=canary.environment(spec.env))
-            changed = replace(setup, spec=spec)
-            return await changed.start(start_number, self.folder / f"server-{start_number}.log")
+            return await replace(setup, spec=spec).start(start_number, self.folder / f"server-{start_number}.log")
 
         servers = Servers(
             factory=start_server,
             connect=self._connect,
-            verify=self._verify,
+            verify=self.preparation.verify,
             prepare=self._write_contract,
-            journal=self._journal,
+            journal=self.journal,
             watch=self.watch,
             memory=WatchedMemory(self.watch, self.folder),
             phase=self.progress.phase,
-            first_start=self._going_on.first_start if self._going_on else 1,
-            after_start=self._planted.on if self._planted is not None else None,
+            first_start=going_on.first_start if going_on else 1,
+            after_start=self.planted.on if self.planted is not None else None,
             neighbour=self.control.turns if self.control is not None else None,
         )
-        return Runner(
-            card_id=self.card.id,
+        attempts = Attempts(
             servers=servers,
             prompts=self._prompts,
             body=lambda spec, prompt: request.body(self.card, spec, prompt),
-            journal=self._journal,
+            journal=self.journal,
             bounds=self._bounds,
             watch=self.watch,
             progress=self.progress,
-            retry=RetryPolicy(),
             warm_ups={spec.part: spec for spec in (*plan.cells(self.card), *self.cells) if spec.warmups},
-            context_asked=lambda spec: _changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
+            context_asked=lambda spec: changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
             interleave=self.control.turns if self.control is not None else None,
         )
+        return Runner(card_id=self.card.id, attempts=attempts, retry=RetryPolicy())
 
     def _plant(self) -> None:
         """Refuse a canary that cannot be planted here before anything is started; set its limits."""
-        if (canary := self.wishes.canary) is None or self._planted is None:
+        if (canary := self.wishes.canary) is None or self.planted is None:
             return
-        with self._nothing_left():
+        with self.preparation.nothing_left():
             canary.environment(tuple(self.card.server.env.items()))
             if canary.way == "pause" and is_container(tuple(self.card.server.wrapper)):
                 reason = "a server in a container cannot be stopped from outside"
                 raise InputError("--llmbench-canary", canary.words, reason, "--llmbench-canary threads:N")
-        self._planted.limit(self._gpus)
+        self.planted.limit(self.preparation.gpus)
 
     def _judged_figures(self) -> int:
         return sum(kind.gated and kind.direction != "none" for spec in self.cells for kind in PARTS[spec.part].kinds)
-
-    def _go_on(self, wish: Continue, setup: from_card.Setup) -> GoingOn:
-        """Read the earlier run, refuse one of another setup, and promise its cells too."""
-        earlier = resume.read(resume.find(self.wishes.storage, self.card.id, wish))
-        resume.refuse_other(earlier, self._sameness(), wish)
-        taken = resume.choose(earlier, self.cells, wish, lambda spec, last: why_again(spec, last)[0] is None)
-        going_on = GoingOn(wish, earlier, taken, self.cells, [spec.id for spec in plan.cells(self.card)])
-        self.cells = going_on.cells
-        promised = {spec.id for spec in self.cells}
-        left_out = tuple((cell, why) for cell, why in self.contract.left_out if cell not in promised)
-        self.contract = contracts.Contract(self.card.id, self.cells, left_out, (), {})
-        self.key["card"] = self._identity(setup)
-        return going_on
-
-    def _check_promises(self) -> from_card.Setup:
-        self.progress.phase("checking the card against this machine")
-        here = machine.detect()
-        self.environment |= {"machine": here.to_json(), "software": machine.software()}
-        pairs = promises.require_gpus(self.card.hardware, here)
-        self._gpus = [gpu.uuid for _, gpu in pairs if gpu.uuid]
-        self.environment["differs_from_card"] = promises.differences(self.card.hardware, here, pairs)
-        self.environment["gpus_not_verified"] = promises.unverified(self.card.hardware)
-        setup = from_card.resolve(
-            self.card,
-            variables=self.wishes.variables,
-            model=self.wishes.model,
-            ready_timeout_s=self.wishes.ready_timeout_s,
-            phase=self.progress.phase,
-        )
-        self.environment |= {"engine": setup.engine_facts, "model": setup.model_facts}
-        self.key = {
-            "card_id": self.card.id,
-            "card": self._identity(setup),
-            "machine": sameness.host(here.host_id, here.cpu, here.gpus),
-        }
-        if self.wishes.compare is not None:
-            with self._nothing_left():
-                self._saved = saved.load(self.wishes.storage, self.wishes.compare.name, self.card.id)
-                saved.refuse_other(self._saved, self.key)
-        return setup
-
-    @contextmanager
-    def _nothing_left(self) -> Iterator[None]:
-        """A wrong call, found out late: it leaves no folder, for nothing was promised."""
-        try:
-            yield
-        except InputError:
-            self.leaves_nothing = True
-            raise
-
-    def _verify(self, server: RunningServer, changes: Changes) -> None:
-        from_card.verify(_changed(self.card, changes), server)
-        if self.card.hardware.gpus and _engine_log(server.log_path).no_usable_gpu:
-            raise PromiseBrokenError(
-                "hardware.gpus",
-                ", ".join(gpu.name for gpu in self.card.hardware.gpus),
-                "a server that runs on the CPU: its log says 'no usable GPU found'",
-                "take an engine build with the GPU's backend, and see that its driver and libraries are found",
-            )
-
-    def _identity(self, setup: from_card.Setup) -> dict[str, Any]:
-        """What makes numbers comparable; of the plan only the cells that this session promises."""
-        return sameness.identity(self.card, self.cells, {"sha256": setup.model_facts["sha256"]})
 
     def _connect(self, server: RunningServer) -> LlmClient:
         most = max((spec.requests_per_run for spec in self.cells), default=1)
@@ -310,60 +252,8 @@ class SetupRun:
         )
 
     async def _write_contract(self, live: Live | None) -> None:
-        """Fix the promise: prompts are built now, so that their hashes stand in it before the first request.
-
-        Not those of parts with servers of their own: their size follows from what the server says (live is None where
-        there are only such parts).
-        """
-        promised = []
-        for number, spec in enumerate(self.cells, 1):
-            if PARTS[spec.part].cold or live is None:
-                continue
-            self.progress.phase(f"building prompts: {spec.id} ({number} of {len(self.cells)})")
-            try:
-                for run in range(1, spec.runs + 1):
-                    for nth in range(spec.requests_per_run):
-                        prompt = await self._prompts(spec, run, 1, nth, live.client)
-                        promised.append(contracts.PromisedPrompt(spec.id, run, nth, prompt))
-            except InputError as exc:  # a depth that cannot hold its own task: no other cell's business
-                self._impossible[spec.id] = str(exc)
-        self.contract = contracts.Contract(
-            self.card.id, self.cells, self.contract.left_out, tuple(promised), self._terms(live)
-        )
-        self._promised = True
-        write_json(self.folder / "contract.json", self.contract.to_json())
-        assert self._journal is not None
-        self._journal.event("contract", file="contract.json", sha256=self.contract.to_json()["sha256"])
-
-    def _sameness(self) -> dict[str, Any]:
-        """What two sessions must share before their numbers may stand in one document."""
-        engine = self.environment["engine"]
-        known = {name: engine.get(name) for name in ("kind", "version", "sha256", "libraries_sha256")}
-        return sameness.terms(self.card, self.cells, self.key, known)
-
-    def _terms(self, live: Live | None) -> dict[str, Any]:
-        compare = self.wishes.compare
-        return self._sameness() | {
-            "probe": self.wishes.probe,
-            "canary": self.wishes.canary.words if self.wishes.canary else None,
-            "plan_changes": dict(self.wishes.plan_changes),
-            "continues": self._going_on.to_json() if self._going_on else None,
-            "against": dict(self.compared) if self.compared else None,
-            "tool": self.environment["software"],
-            "prompts_version": prompts.PROMPTS_VERSION,
-            "card_content": self.card.as_json(),
-            "observer": {
-                "request_fields": request.OBSERVER_FIELDS,
-                "server_command": list(live.server.observer_changes) if live else "said with each server start",
-            },
-            "server_changes": {spec.id: changes for spec in self.cells if (changes := PARTS[spec.part].changes(spec))},
-            "retries": plain(RetryPolicy()),
-            "watch": self.environment["watch"],
-            "gate": self.gate.terms(),
-            "compare": None
-            if compare is None
-            else {"name": compare.name, "tolerance": compare.tolerance, "tolerances": dict(compare.tolerances)},
-        }
+        assert self.journal is not None
+        await self.preparation.fix(live, self._prompts, self.journal, self.compared, self.gate.terms())
 
     # ---- measuring ----
 
@@ -373,13 +263,14 @@ class SetupRun:
         assert self._runner is not None
         if self.old is not None:
             return await self.old.measure(spec)
-        if self._going_on is not None and spec.id in self._going_on.taken.whole:
+        going_on = self.preparation.going_on
+        if going_on is not None and spec.id in going_on.taken.whole:
             await self._search(self.results[spec.id])
             return self.results[spec.id]
-        taken = self._going_on.taken.attempts.get(spec.id, ()) if self._going_on else ()
+        taken = going_on.taken.attempts.get(spec.id, ()) if going_on else ()
         smaller = self._failed_size_below(spec)
-        if spec.id in self._impossible:
-            result = stats.conclude(spec, self.card.id, (), PARTS[spec.part].kinds, broken=self._impossible[spec.id])
+        if (impossible := self.preparation.impossible.get(spec.id)) is not None:
+            result = stats.conclude(spec, self.card.id, (), PARTS[spec.part].kinds, broken=impossible)
         elif smaller is not None:
             result = self.unsupported(spec, NOT_TRIED.format(smaller))
         else:
@@ -407,8 +298,8 @@ class SetupRun:
             )
         )
         before, self.results[spec.id] = self.results.get(spec.id), result
-        if self._journal is not None and (before is None or before.status != result.status):
-            self._journal.event(
+        if self.journal is not None and (before is None or before.status != result.status):
+            self.journal.event(
                 "cell", cell=spec.id, status=result.status, reasons=result.reasons, summaries=result.summaries
             )
 
@@ -417,7 +308,7 @@ class SetupRun:
         if not (self.card.plan.fit.refine and fit_search.due(result)):
             return
         assert self._runner is not None
-        assert self._journal is not None
+        assert self.journal is not None
         runner, known = self._runner, {one.spec.context or 0: one for one in self.searched.values()}
 
         async def measure(spec: CellSpec) -> CellResult:
@@ -425,7 +316,7 @@ class SetupRun:
             return self.searched[spec.id]
 
         largest = await fit_search.search(result.spec, self.results.values(), known, measure)
-        self._journal.event("search", failed=result.spec.id, largest=largest)
+        self.journal.event("search", failed=result.spec.id, largest=largest)
 
     def _failed_size_below(self, spec: CellSpec) -> str | None:
         """The first size of the memory test that failed, where the cell is a larger one."""
@@ -445,8 +336,8 @@ class SetupRun:
         return replace(result, status="unsupported")
 
     def unsupported(self, spec: CellSpec, why: str) -> CellResult:
-        if self._journal is not None:
-            self._journal.event("cell", cell=spec.id, status="unsupported", reasons=[why], summaries=[])
+        if self.journal is not None:
+            self.journal.event("cell", cell=spec.id, status="unsupported", reasons=[why], summaries=[])
         return stats.unsupported(spec, self.card.id, why)
 
     async def settled(self, result: CellResult) -> CellResult:
@@ -470,9 +361,9 @@ class SetupRun:
             return ()
         limits = self.card.thresholds.get(result.spec.id, {})
         references = None
-        if self._saved is not None and self.wishes.compare is not None:
+        if self.preparation.saved is not None and self.wishes.compare is not None:
             compare = self.wishes.compare
-            references = saved.references(self._saved, result.spec.id, compare.tolerances, compare.tolerance)
+            references = saved.references(self.preparation.saved, result.spec.id, compare.tolerances, compare.tolerance)
         verdicts = self.gate.judge(
             result,
             PARTS[result.spec.part].kinds,
@@ -488,32 +379,33 @@ class SetupRun:
             ]
             verdicts = self.old.pairs.verdicts(result, verdicts, strict=self.wishes.gating.strict, facts=facts)
         self.verdicts[result.spec.id] = verdicts
-        if self._journal is not None:
-            self._journal.event("verdicts", cell=result.spec.id, verdicts=verdicts)
+        if self.journal is not None:
+            self.journal.event("verdicts", cell=result.spec.id, verdicts=verdicts)
         return verdicts
 
     def _seen(self, result: CellResult) -> dict[str, Any]:
         """A cell as a report document has it, as far as ``gate.facts`` reads it."""
-        environment = self.environment | {"engine_log": self._engine_logs()}
+        environment = self.environment | {"engine_log": self.engine_logs()}
         return {
             "cells": [{"id": result.spec.id, "attempts": [plain(one) for one in result.attempts]}],
             "environment": environment,
         }
 
-    def _engine_logs(self) -> dict[str, Any]:
-        return {path.name: _engine_log(path).to_json() for path in sorted(self.folder.glob("server-*.log"))}
+    def engine_logs(self) -> dict[str, Any]:
+        """What the servers' logs say, by their names."""
+        return {path.name: engine_log.read(path).to_json() for path in sorted(self.folder.glob("server-*.log"))}
 
     def message(self, result: CellResult) -> str:
         """Everything that a failing cell has to say; empty for one that passes."""
         verdicts = self.verdicts.get(result.spec.id, ())
-        return verdict.explain(result, verdicts, facts=self.gate.facts(result, verdicts))
+        return verdict.explain(result, verdicts, facts=self.gate.explanation.facts(result, verdicts))
 
     # ---- ending ----
 
     @property
     def not_reached(self) -> tuple[str, ...]:
         """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
-        if not self._promised or self.wishes.probe or self.compared is not None:
+        if not self.preparation.fixed or self.wishes.probe or self.compared is not None:
             return ()
         return tuple(spec.id for spec in self.cells if spec.id not in self.results or spec.id in self._not_judged)
 
@@ -535,16 +427,16 @@ class SetupRun:
                 await self.control.stop()
             if self.old is not None:
                 await self.old.run.stop_server()
-            if self._planted is not None:
-                self._planted.close()
-                self.problems += [one for one in self._planted.problems if one not in self.problems]
+            if self.planted is not None:
+                self.planted.close()
+                self.problems += [one for one in self.planted.problems if one not in self.problems]
 
     async def stop_server(self) -> None:
         """Stop this setup's own server."""
         if self._runner is not None:
             await self._runner.aclose()
 
-    def finish(self, *, interrupted: bool = False) -> document.Document:
+    def finish(self, *, interrupted: bool = False) -> Document:
         """Write report.json and table.md, and save what was asked for. Works after any kind of end.
 
         interrupted: the session ended before its time; a cell that was on its way to a verdict gets none, and a later
@@ -556,72 +448,7 @@ class SetupRun:
                 continue
             if not interrupted or self.compared is not None or result.status != "measured":
                 self.judge(result)  # taken over, and no test of this session asked for it
-        if self.watch is not None:
-            self.environment["quiet_check"] = self.watch.quiet()
-        if self.control is not None:
-            self.forgotten += self.control.finish()
-        self.environment["engine_log"] = self._engine_logs()
-        if self.old is not None:
-            self.old.finish()
-            self.not_written += self.old.run.not_written
-        report = document.build(
-            session=self.session,
-            started=self._started,
-            finished=now(),
-            card=self.card.as_json(),
-            contract=self.contract,
-            environment=self.environment,
-            results=self.results,
-            searched=self.searched,
-            verdicts=self.verdicts,
-            problems=self.problems,
-            probe=self.wishes.probe,
-            canary=self._planted.to_json() if self._planted is not None else None,
-            last_canary=self.gate.last_canary(),
-            against=self.compared,
-            compared=self.old.pairs.figures_json() if self.old is not None and self.old.pairs is not None else {},
-            plan_changes=self.wishes.plan_changes,
-            continues=self._going_on.to_json() if self._going_on else None,
-            replaced=self._going_on.replaced(self.card.id) if self._going_on else None,
-            parts=PARTS,
-            base=self.folder,
-            seen={result.spec.id: self.gate.control_seen(result) for result in self.results.values()},
-            control=self.control_facts(),
-        )
-        content = report.model_dump(mode="json")
-        if not self.leaves_nothing:
-            self.table = table.render(report)
-            self._keep(str(self.folder / "report.json"), lambda: write_json(self.folder / "report.json", content))
-            self._keep(str(self.folder / "table.md"), lambda: write_text(self.folder / "table.md", self.table))
-        if (extra := self.wishes.json) is not None:
-            self._keep(f"--llmbench-json = {str(extra)!r}", lambda: write_json(extra, content))
-        for name in self.wishes.save:
-            why_not = saved.why_not_saved(self.wishes.storage, name, self.card.id, self.results, report.complete)
-            self.saved[name] = why_not
-            if why_not is None:
-                try:
-                    saved.save(
-                        self.wishes.storage,
-                        name,
-                        key=self.key,
-                        when=self._started,
-                        run_folder=self.folder.name,
-                        results=self.results.values(),
-                    )
-                except OSError as exc:
-                    self.saved[name] = f"{exc.filename or 'its file'} cannot be written: {exc.strerror}"
-        self.forgotten += self.gate.remember(content, self.folder)
-        if (journal := self._journal) is not None:
-            said = {"complete": report.complete, "problems": self.problems, "forgotten": self.forgotten}
-            self._keep(str(self.folder / "journal.jsonl"), lambda: journal.event("report", **said))
-        return report
-
-    def _keep(self, what: str, write: Callable[[], object]) -> None:
-        """Write one of the documents; one that cannot be written takes the others not with it."""
-        try:
-            write()
-        except OSError as exc:
-            self.not_written.append(f"{what}: cannot be written: {exc.strerror}")
+        return ending.finish(self)
 
     def control_facts(self) -> dict[str, Any] | None:
         """For the documents: what the control did in this session; None where none was asked for."""
@@ -647,8 +474,8 @@ class SetupRun:
 
     def close(self) -> None:
         """Close the journal; after the server has stopped, for that is written into it too."""
-        if self._planted is not None:
-            self._planted.close()
+        if self.planted is not None:
+            self.planted.close()
         if self.old is not None:
             self.old.run.close()
         self.gate.close()
@@ -656,9 +483,9 @@ class SetupRun:
             self.control.close()
         if self.watch is not None and self._owns_watch:
             self.watch.close()
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        if self.journal is not None:
+            self.journal.close()
+            self.journal = None
 
 
 def _control_side(run: SetupRun) -> ControlSide | None:
@@ -676,15 +503,3 @@ def _journal(folder: Path) -> Journal:
         raise InputError(
             "--llmbench-storage", str(folder), f"cannot be written: {exc.strerror}", "name another place"
         ) from None
-
-
-def _engine_log(path: Path) -> engine_log.EngineLog:
-    return engine_log.parse(path.read_text(encoding="utf-8", errors="replace"))
-
-
-def _changed(card: SetupCard, changes: Changes, *, known: bool = False) -> SetupCard:
-    """The card as a server with other arguments is verified: by what is not changed, unless the change is known."""
-    args = Arguments(card.server.args)
-    for flag, value in changes:
-        args = args.set(flag, value if known else "0")
-    return card.model_copy(update={"server": card.server.model_copy(update={"args": args.tokens})}) if changes else card

@@ -12,7 +12,8 @@ from pytest_llmbench.errors import InputError, counted
 if TYPE_CHECKING:
     import argparse
 
-    from pytest_llmbench.history.read import KeptBaseline, Setup
+    from pytest_llmbench.history.listing import Setup
+    from pytest_llmbench.history.read import KeptBaseline
     from pytest_llmbench.history.store import Store
 
 NAME = "baseline"

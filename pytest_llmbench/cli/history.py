@@ -99,7 +99,7 @@ def _show(store: Store, session: str) -> int:
 
 
 def _show_one(one: SessionEntry, store: Store) -> None:
-    from pytest_llmbench.history.read import in_words  # noqa: PLC0415 - a database package behind it
+    from pytest_llmbench.history.listing import in_words  # noqa: PLC0415 - a database package behind it
 
     folder = Path(one.folder) if Path(one.folder).is_absolute() else store.storage / one.folder
     print(f"{one.session}  {one.card_id}  {common.when(one.started)} to {common.when(one.finished)} UTC  {one.tool}")

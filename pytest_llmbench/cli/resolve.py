@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_llmbench.gate.machine import Machine
-    from pytest_llmbench.history.read import KeptBaseline, Setup
+    from pytest_llmbench.history.listing import Setup
+    from pytest_llmbench.history.read import KeptBaseline
     from pytest_llmbench.history.store import Store
 
 NAME = "resolve"

@@ -212,7 +212,7 @@ def _from_exit(log: str, code: int | None) -> Diagnosis | None:
             "illegal instruction",
             "the binary uses instructions that this CPU lacks"
             + (" (it expects AMX)" if "AMX is not ready" in log else ""),
-            "use a build for this CPU, or build it here",
+            "use a build for this CPU, or build it here with -DGGML_NATIVE=OFF (some virtual machines name AMX and cannot run it)",
         )
     if number == signal.SIGKILL:
         return Diagnosis(

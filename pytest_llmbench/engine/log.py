@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_llmbench.engine import log_requests
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_llmbench.engine.log_requests import DraftStatistics, LoggedRequest
 
 BufferKind = Literal["weights", "kv", "recurrent", "compute", "output"]
@@ -125,6 +127,11 @@ class EngineLog:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"not_in_the_log": list(self.missing())}
+
+
+def read(path: Path) -> EngineLog:
+    """What an engine's log file says."""
+    return parse(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def parse(text: str) -> EngineLog:

@@ -16,7 +16,7 @@ from pytest_llmbench.errors import InputError
 from pytest_llmbench.files import now
 from pytest_llmbench.gate.machine import machine_state
 from pytest_llmbench.history import acceptance as acceptances
-from pytest_llmbench.history import apart, connect, entry, exchange, keys, read, rebuild, write
+from pytest_llmbench.history import apart, connect, entry, exchange, keys, listing, read, rebuild, write
 from pytest_llmbench.history import schema as t
 from pytest_llmbench.history.acceptance import Acceptance
 from pytest_llmbench.history.file import BaselineFile
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.gate.machine import Machine
     from pytest_llmbench.history.entry import SessionEntry
     from pytest_llmbench.history.exchange import Imported
-    from pytest_llmbench.history.read import KeptBaseline, SessionRow, Setup, Tries
+    from pytest_llmbench.history.listing import SessionRow, Setup
+    from pytest_llmbench.history.read import KeptBaseline, Tries
     from pytest_llmbench.records import Baseline, Outcome
 
 
@@ -215,7 +216,7 @@ class Store:
         with connect.told(self._engine.url), self._engine.connect() as connection:
             if read.known(connection, identity):
                 return ()
-            found = read.setups(connection, identity["card_id"])
+            found = listing.setups(connection, identity["card_id"])
         lines: list[str] = []
         for one in found[:3]:
             count = f"{one.sessions} session{'s' if one.sessions > 1 else ''}"
@@ -253,7 +254,7 @@ class Store:
     def sessions(self, limit: int = 20, card_id: str | None = None) -> list[SessionRow]:
         """The last sessions, newest first."""
         with connect.told(self._engine.url), self._engine.connect() as connection:
-            return read.sessions(connection, limit, card_id)
+            return listing.sessions(connection, limit, card_id)
 
     def entries_of(self, session: str) -> list[SessionEntry]:
         """A session as it was recorded, one entry a card; empty where it is unknown."""
@@ -263,7 +264,7 @@ class Store:
     def setups(self, card_id: str | None = None) -> list[Setup]:
         """Every card identity on every machine that the history knows, the one measured last first."""
         with connect.told(self._engine.url), self._engine.connect() as connection:
-            return read.setups(connection, card_id)
+            return listing.setups(connection, card_id)
 
     def baseline_file(self, identity: Mapping[str, Any]) -> BaselineFile:
         """The current baselines of an identity as a file to commit."""

@@ -8,7 +8,7 @@ from pytest_llmbench.errors import counted, printable
 from pytest_llmbench.verdict import repeats, shown
 
 if TYPE_CHECKING:
-    from pytest_llmbench.report.document import CellEntry, Document
+    from pytest_llmbench.report.form import CellEntry, Document
 
 _COLUMNS = {
     "total_tok_s": "total tok/s",

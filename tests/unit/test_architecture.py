@@ -63,14 +63,19 @@ STREET: dict[str, frozenset[str]] = {
     }.items()
 }
 ROOM_OF = {
+    "attempts": "runner",
     "card_args": "card",
     "card_flags": "card",
     "plan": "card",
     "plan_changes": "card",
     "control_gate": "judging",
     "control_side": "session",
+    "ending": "session",
+    "explaining": "judging",
     "old_side": "session",
+    "preparation": "session",
     "plugin": "pytest",
+    "flags": "pytest",
     "options": "pytest",
     "fixtures": "pytest",
     "asked": "pytest",
@@ -78,7 +83,7 @@ ROOM_OF = {
     "setups": "pytest",
     "terminal": "pytest",
 }
-PYTEST_ONLY = {"plugin", "options", "fixtures", "terminal"}
+PYTEST_ONLY = {"flags", "plugin", "options", "fixtures", "terminal"}
 # What else comes with the plugin, and so with every run of pytest.
 LIGHT = {"errors", "files", "asked", "refusals", "setups"}
 

@@ -14,12 +14,12 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_llmbench import options, outcomes
+from pytest_llmbench import flags, outcomes
 from pytest_llmbench.card import FIGURES, PARTS, SetupCard
 from pytest_llmbench.measure import PARTS as MEASURED
 from pytest_llmbench.paced import Pace, running
 from pytest_llmbench.records import CellStatus
-from pytest_llmbench.report import document
+from pytest_llmbench.report.form import Document
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -206,7 +206,7 @@ def test_the_recomputation_is_ten_lines() -> None:
 
 def _flags() -> set[str]:
     parser = pytest.Parser(_ispytest=True)
-    options.add_options(parser)
+    flags.add_options(parser)
     (group,) = [g for g in parser._groups if g.name == "llmbench"]
     return {name for option in group.options for name in option.names()}
 
@@ -223,7 +223,7 @@ def test_every_flag_is_in_the_table_and_every_flag_of_the_docs_exists() -> None:
 
 def test_every_ini_and_variable_of_a_flag_is_in_the_table() -> None:
     parser = pytest.Parser(_ispytest=True)
-    options.add_options(parser)
+    flags.add_options(parser)
     text = page("docs/command-line.md")
     for name in parser._inidict:
         assert f"`{name}`" in text
@@ -256,7 +256,7 @@ def test_every_field_of_a_card_is_in_its_page() -> None:
 
 def test_every_key_of_a_report_is_in_its_page() -> None:
     text = page("docs/report.md")
-    missing = {name for name in _fields(document.Document, set()) if f"`{name}`" not in text}
+    missing = {name for name in _fields(Document, set()) if f"`{name}`" not in text}
     assert not missing, f"docs/report.md does not name {sorted(missing)}"
 
 

@@ -16,7 +16,7 @@ from pytest_llmbench.contract import Contract
 from pytest_llmbench.measure.part import SingleRequestPart
 from pytest_llmbench.records import CellResult, CellSpec
 from pytest_llmbench.report import document, table
-from pytest_llmbench.report.document import Document, FigureEntry
+from pytest_llmbench.report.form import CellEntry, Document, FigureEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def build(
     )
 
 
-def cell(built: Document, name: str) -> document.CellEntry:
+def cell(built: Document, name: str) -> CellEntry:
     (found,) = [one for one in built.cells if one.id == name]
     return found
 

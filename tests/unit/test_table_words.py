@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.report import table
-from pytest_llmbench.report.document import CellEntry, Document, Headline
+from pytest_llmbench.report.form import CellEntry, Document, Headline
 
 
 def cell(name: str, status: Any = "failed", reasons: tuple[str, ...] = ("no such file\n  remedy: …",)) -> CellEntry:

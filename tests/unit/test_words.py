@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.errors import InputError, counted, shortened
-from pytest_llmbench.judging import _changed
+from pytest_llmbench.explaining import _changed
 
 
 def test_one_is_not_several() -> None:
