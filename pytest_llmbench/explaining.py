@@ -100,7 +100,7 @@ class Explanation:
 
 def _changed(changed: Sequence[str], said: Sequence[str]) -> list[str]:
     """What changed since the baseline, without what the figures' own lines say already."""
-    other = [line.removeprefix(ALSO) for line in said if line.startswith(ALSO)]
+    other = [one for line in said if line.startswith(ALSO) for one in line.removeprefix(ALSO).split("; ")]
     new = [line for line in changed if not any(_same(line, one) for one in other)]
     if new:
         return [f"{ALSO}{'; '.join(new)}"]

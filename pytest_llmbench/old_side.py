@@ -29,6 +29,7 @@ class OldSide:
         cards.refuse(new.card, wish.card, cells)
         self._new, self._wish = new, wish
         self._only = {"only_new": list(only_new), "only_old": list(only_old)}
+        self._differs: list[str] = []
         self.pairs: Pairs | None = None
         self.run = SetupRun(
             wish.card,
@@ -71,6 +72,7 @@ class OldSide:
             "figures": self.pairs.asked.figures,
             "differs": differs,
         } | self._only
+        self._differs = differs
         new.compared = {"role": "new", "card": wish.card.id, "folder": FOLDER} | terms
         self.run.compared = {"role": "old", "card": new.card.id, "folder": ".."} | terms
         new.progress.note(f"new against old differ in: {'; '.join(differs) or 'nothing that is known'}")
@@ -87,6 +89,10 @@ class OldSide:
         except LlmbenchError as exc:
             new.give_up(f"the old card, {self.run.card.id}: {exc}")
             raise LlmbenchError(new.problems[-1]) from None
+        said = cards.prompts(self.run.preparation.contract, new.preparation.contract)
+        if said is not None and said not in self._differs:
+            self._differs.append(said)
+            new.progress.note(f"new against old differ in: {said}")
         return new.result_of(spec)
 
     def finish(self) -> None:

@@ -10,9 +10,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench import ending, fit_search, plan, sameness, stats, verdict
-from pytest_llmbench.attempts import Attempts
-from pytest_llmbench.client import LlmClient
+from pytest_llmbench import ending, fit_search, sameness, stats, verdict
+from pytest_llmbench.assembly import assemble
 from pytest_llmbench.engine import log as engine_log
 from pytest_llmbench.engine.launch import is_container
 from pytest_llmbench.errors import InputError, LlmbenchError
@@ -21,12 +20,9 @@ from pytest_llmbench.history import saved
 from pytest_llmbench.journal import Journal, plain
 from pytest_llmbench.judging import Gate
 from pytest_llmbench.measure import PARTS, request
-from pytest_llmbench.preparation import Preparation, changed
+from pytest_llmbench.preparation import Preparation
 from pytest_llmbench.records import CellResult
-from pytest_llmbench.runner import RetryPolicy, Runner
-from pytest_llmbench.servers import Servers
 from pytest_llmbench.slowdown import Planted
-from pytest_llmbench.watch.memory import WatchedMemory
 from pytest_llmbench.watch.session import start_watch
 from pytest_llmbench.watch.settings import Settings as WatchSettings
 
@@ -37,12 +33,12 @@ if TYPE_CHECKING:
     from pytest_llmbench.attempts import Progress
     from pytest_llmbench.card import SetupCard
     from pytest_llmbench.control_side import ControlSide
-    from pytest_llmbench.engine import RunningServer
     from pytest_llmbench.old_side import OldSide
     from pytest_llmbench.outcomes import JudgedCell
     from pytest_llmbench.records import Attempt, CellSpec, CellStatus, Verdict
     from pytest_llmbench.report.form import Document
-    from pytest_llmbench.servers import Changes, Live
+    from pytest_llmbench.runner import Runner
+    from pytest_llmbench.servers import Live
     from pytest_llmbench.watch import Watch
     from pytest_llmbench.wishes import Wishes
 
@@ -97,7 +93,7 @@ class SetupRun:
         self.remeasured_s = 0.0
         self.old: OldSide | None = None
         self.compared: dict[str, Any] | None = None
-        self._bounds = sameness.bounds(card)
+        self.bounds = sameness.bounds(card)
         self.not_written: list[str] = []
         self._interrupted = False
         self.table = ""
@@ -141,7 +137,7 @@ class SetupRun:
             needs_none = spec is not None and PARTS[spec.part].cold
             if needs_none and not self.preparation.fixed:
                 if all(PARTS[one.part].cold for one in self.cells):
-                    await self._write_contract(None)
+                    await self.write_contract(None)
                 else:  # prompts of the other parts are counted by the card's server
                     await self.runner.servers.live()
             elif not needs_none:
@@ -187,7 +183,7 @@ class SetupRun:
             taken = going_on.take_over(self.folder, self.journal, self.card.id)
             self.results |= {result.spec.id: self._within_promise(result) for result in taken}
             self.searched |= {one.spec.id: one for one in going_on.searched(self.folder, self.journal, self.card.id)}
-        self._prompts = request.PromptBook(self.card)
+        self._texts = request.PromptBook(self.card)
         self._plant()
         if self.watch is None:
             self.progress.phase("starting the watch")
@@ -197,39 +193,7 @@ class SetupRun:
         if self.control is not None:
             self.control.prepare()
         self.environment["watch"] = self.watch.facts
-
-        async def start_server(start_number: int, changes: Changes) -> RunningServer:
-            spec = replace(setup.spec, changes=changes)
-            if (canary := self.wishes.canary) is not None:
-                spec = replace(spec, changes=(*changes, *canary.changes()), env=canary.environment(spec.env))
-            return await replace(setup, spec=spec).start(start_number, self.folder / f"server-{start_number}.log")
-
-        servers = Servers(
-            factory=start_server,
-            connect=self._connect,
-            verify=self.preparation.verify,
-            prepare=self._write_contract,
-            journal=self.journal,
-            watch=self.watch,
-            memory=WatchedMemory(self.watch, self.folder),
-            phase=self.progress.phase,
-            first_start=going_on.first_start if going_on else 1,
-            after_start=self.planted.on if self.planted is not None else None,
-            neighbour=self.control.turns if self.control is not None else None,
-        )
-        attempts = Attempts(
-            servers=servers,
-            prompts=self._prompts,
-            body=lambda spec, prompt: request.body(self.card, spec, prompt),
-            journal=self.journal,
-            bounds=self._bounds,
-            watch=self.watch,
-            progress=self.progress,
-            warm_ups={spec.part: spec for spec in (*plan.cells(self.card), *self.cells) if spec.warmups},
-            context_asked=lambda spec: changed(self.card, PARTS[spec.part].changes(spec), known=True).slot_context,
-            interleave=self.control.turns if self.control is not None else None,
-        )
-        return Runner(card_id=self.card.id, attempts=attempts, retry=RetryPolicy())
+        return assemble(self, setup, self.journal, self._texts)
 
     def _plant(self) -> None:
         """Refuse a canary that cannot be planted here before anything is started; set its limits."""
@@ -245,15 +209,10 @@ class SetupRun:
     def _judged_figures(self) -> int:
         return sum(kind.gated and kind.direction != "none" for spec in self.cells for kind in PARTS[spec.part].kinds)
 
-    def _connect(self, server: RunningServer) -> LlmClient:
-        most = max((spec.requests_per_run for spec in self.cells), default=1)
-        return LlmClient(
-            server.base_url, connections=most + 1, silence_s=self.wishes.silence_timeout_s, headers=server.headers
-        )
-
-    async def _write_contract(self, live: Live | None) -> None:
+    async def write_contract(self, live: Live | None) -> None:
+        """Fix the promise, with the prompts that a live server counts."""
         assert self.journal is not None
-        await self.preparation.fix(live, self._prompts, self.journal, self.compared, self.gate.terms())
+        await self.preparation.fix(live, self._texts, self.journal, self.compared, self.gate.terms())
 
     # ---- measuring ----
 

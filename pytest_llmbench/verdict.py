@@ -236,7 +236,8 @@ def explain(result: CellResult, verdicts: Sequence[Verdict], *, facts: Sequence[
         lines += [f"  {line}" for line in _others(result.reasons)]
     for verdict in failed:
         lines.append(verdict.lines[0])
-        lines += [f"  {line}" for line in verdict.lines[1:]]
+        own = [f"  {line}" for line in verdict.lines[1:]]
+        lines += [line for line in own if line not in lines]  # figures of a cell have much in common
     told = {verdict.figure for verdict in failed if verdict.interval is not None}
     lines += [f"  {line}" for line in (*facts, *_runs(result, told), *_where(result))]
     return "\n".join(lines)

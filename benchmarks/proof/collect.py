@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.records import Answer, RequestTrace
     from pytest_llmbench.watch import Watch
 
-CELLS = {"long": (360, 128), "short": (120, 48)}
+CELLS = {"long": (240, 64), "short": (96, 32)}
 """Prompt tokens, answer tokens."""
 SLOWER = Path(__file__).with_name("slower.py")
 HOG = "import os, sys\nwhile os.path.exists(f'/proc/{sys.argv[1]}'): sum(range(100000))"

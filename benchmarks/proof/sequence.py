@@ -25,8 +25,8 @@ REPOSITORY = HERE.parents[1]
 LAUNCHER = (str(Path(sys.executable).with_name("llmbench")),)
 PLAN = {
     "parts": ["decode", "prefill"],
-    "decode": {"prompts": ["code"], "runs": 2, "warmups": 1, "max_tokens": 96, "ignore_eos": True},
-    "prefill": {"depths": [512], "runs": 3, "ignore_eos": True},
+    "decode": {"prompts": ["code"], "runs": 2, "warmups": 1, "max_tokens": 48, "ignore_eos": True},
+    "prefill": {"depths": [512], "runs": 2, "ignore_eos": True},
 }
 
 
@@ -73,12 +73,12 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def session(out: Path, card: Path, nth: int, first: datetime, share: float, title: str) -> int:
+def session(out: Path, card: Path, nth: int, first: datetime, share: float, title: str, extra: list[str]) -> int:
     """One session; its exit code. Its report is dated ``nth`` hours after the first afterwards."""
     print(f"\n===== {title}", flush=True)
     suites = REPOSITORY / "bench_suites"
     command = [sys.executable, "-m", "pytest", str(suites / "test_decode.py"), str(suites / "test_prefill.py")]
-    command += ["--rootdir", str(out), "-c", str(out / "pytest.ini"), "-q", "-rA", "--setup", str(card)]
+    command += ["--rootdir", str(out), "-c", str(out / "pytest.ini"), "-q", "-rA", "--setup", str(card), *extra]
     known = set(_reports(out))
     running = subprocess.Popen(command, cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     slower = Slower(share)
@@ -122,6 +122,7 @@ def main() -> int:
     )
     options.add_argument("--baseline", type=int, default=10, help="sessions of the baseline (10)")
     options.add_argument("--unchanged", type=int, default=3)
+    options.add_argument("--pytest", default="", help="more flags of the sessions, in one word")
     asked = options.parse_args()
     out = asked.out.resolve()
     card = prepare(out)
@@ -133,7 +134,7 @@ def main() -> int:
         if title == "slower and marked":
             llmbench(out, "marks")
             llmbench(out, "marks", "accept", "--all", "--reason", "slowed on purpose", "--author", "sequence.py")
-        code = session(out, card, nth, first, share, f"session {nth}: {title}")
+        code = session(out, card, nth, first, share, f"session {nth}: {title}", asked.pytest.split())
         said.append(f"{nth} {title}: exit code {code}")
     llmbench(out, "marks")
     llmbench(out, "marks", "remove", "--all")

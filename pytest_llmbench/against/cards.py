@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_llmbench.card import SetupCard
+    from pytest_llmbench.contract import Contract
     from pytest_llmbench.records import CellSpec
 
 FLAG = "--llmbench-against"
@@ -98,3 +99,16 @@ def engines(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
         {name: value for name, value in keys.attributes(one).items() if name in _ENGINE} for one in (old, new)
     )
     return keys.changes([before], after)
+
+
+def prompts(old: Contract, new: Contract) -> str | None:
+    """Whether both sides were promised the same prompts, in words; None where they were.
+
+    Prompts of N tokens are made with the server's own counting: another tokenizer makes other texts of the same length.
+    """
+    before, after = (
+        {(one.cell, one.run, one.request): one.prompt.sha256 for one in contract.prompts} for contract in (old, new)
+    )
+    both = before.keys() & after.keys()
+    other = sorted({cell for cell, run, request in both if before[cell, run, request] != after[cell, run, request]})
+    return f"prompts of {', '.join(other)}: other texts of the same length" if other else None

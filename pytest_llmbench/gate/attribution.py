@@ -52,7 +52,7 @@ class Attribution:
     def lines(self) -> tuple[str, ...]:
         parts = [f"{c.text}{EXPLAINS}{c.share:+.1%} of {self.change:+.1%}" for c in self.contributions]
         rest = [f"rest, not explained: {self.rest:+.1%}"] if parts else []
-        return (*parts, *rest, *(f"{ALSO}{text}" for text in self.also))
+        return (*parts, *rest, *([f"{ALSO}{'; '.join(self.also)}"] if self.also else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +225,8 @@ def _also(before: Mapping[str, Any], after: Mapping[str, Any], used: set[str], c
 def _alike(old: Any, new: Any, unit: str) -> bool:
     if isinstance(old, int | float) and isinstance(new, int | float) and not isinstance(old, bool):
         return abs(new - old) < _LEAST.get(unit, 0.0) or abs(new - old) <= ALIKE * abs(old)
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):  # one of them was in a file
+        return list(old) == list(new)
     if isinstance(old, dict) and isinstance(new, dict):
         return old.keys() == new.keys() and all(_alike(old[k], new[k], unit) for k in old)
     return bool(old == new)

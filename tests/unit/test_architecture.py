@@ -51,7 +51,7 @@ STREET: dict[str, frozenset[str]] = {
         "control": "errors records card stats measure client watch",
         "wishes": "card resume slowdown",
         "slowdown": "errors",
-        "against": "errors records figure_kinds card measure stats verdict gate history runner wishes",
+        "against": "errors records figure_kinds contract card measure stats verdict gate history runner wishes",
         "judging": "canonical errors records files figure_kinds stats verdict gate history marks outcomes sameness wishes",
         "sameness": "records journal machine card prompts measure history resume runner",
         "session": "errors records files figure_kinds journal machine promises watch card contract engine client prompts measure "
@@ -63,6 +63,7 @@ STREET: dict[str, frozenset[str]] = {
     }.items()
 }
 ROOM_OF = {
+    "assembly": "session",
     "attempts": "runner",
     "card_args": "card",
     "card_flags": "card",

@@ -10,6 +10,7 @@ import pytest
 from cells import CODE, good, result
 
 from pytest_llmbench import contract
+from pytest_llmbench.against import cards
 from pytest_llmbench.contract import Contract, PromisedPrompt
 from pytest_llmbench.records import CellSpec, Prompt
 
@@ -76,3 +77,11 @@ def test_a_cell_without_a_result_is_missing(measured: list[CellSpec]) -> None:
 
 def test_a_result_that_was_not_promised_settles_nothing() -> None:
     assert contract.settle([PREFILL], [result([good(1, 60.0), good(2, 60.0)])]) == {"prefill[8192]": "missing"}
+
+
+def test_two_contracts_tell_whether_their_prompts_are_the_same_texts() -> None:
+    other = replace(PROMISE, prompts=(PromisedPrompt(PREFILL.id, 1, 0, replace(PROMPT, sha256="1" * 64)),))
+    fewer = replace(PROMISE, prompts=())
+    assert cards.prompts(PROMISE, PROMISE) is None
+    assert cards.prompts(PROMISE, fewer) is None
+    assert cards.prompts(PROMISE, other) == f"prompts of {PREFILL.id}: other texts of the same length"

@@ -65,7 +65,7 @@ def test_what_has_no_model_is_listed_and_noise_is_not() -> None:
     }  # fmt: skip
     after: dict[str, Any] = {
         "engine": "b2", "layers_offloaded": 40, "weights_mib": {"CUDA0": 12000.0, "CPU": 2000.0}, "power_limit_w": 150,
-        "cpu_pressure": 0.4, "temperature_c": 61, "flash_attention": False, "cache_types": ["q8_0", "q8_0"],
+        "cpu_pressure": 0.4, "temperature_c": 61, "flash_attention": False, "cache_types": ("q8_0", "q8_0"),
     }  # fmt: skip
     found = attribute("decode_tok_s", 60.0, 50.0, before, after)
     assert found.contributions == ()
@@ -78,6 +78,7 @@ def test_what_has_no_model_is_listed_and_noise_is_not() -> None:
         "power limit 180 -> 150 W",
         "CPU pressure 1% -> 40%",
     )
+    assert found.lines == (f"changed since the baseline: {'; '.join(found.also)}",)
 
 
 def test_another_binary_of_the_same_version_is_said() -> None:

@@ -121,6 +121,14 @@ def test_the_message_says_what_how_much_all_runs_and_where() -> None:
     ]
 
 
+def test_what_two_figures_have_in_common_is_said_once() -> None:
+    missed = judge(MEASURED, KINDS, {"decode_tok_s": Threshold(floor=1e6), "ttft_ms": Threshold(floor=0.001)}, None)
+    changed = "changed since the baseline: engine b1 -> b2"
+    text = verdict.explain(MEASURED, [replace(one, lines=(*one.lines, changed)) for one in missed])
+    assert [one.failed for one in missed].count(True) == 2
+    assert text.count(changed) == 1
+
+
 def test_a_regression_names_the_saved_session() -> None:
     text = verdict.explain(MEASURED, judge(MEASURED, KINDS, {}, {"decode_tok_s": reference(80.0, 0.05)}))
     assert text.splitlines()[0] == "decode[code] regressed: 61.0 tok/s, was 80.0 tok/s (-23.8%, tolerance 5.0%)"
