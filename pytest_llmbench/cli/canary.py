@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
         return code
     if found is None:
         print(f"canary: the session came to no verdict (pytest's exit code {code}): nothing is known")
-        return USAGE if code in (USAGE, 5) else 1
+        # 1 without a verdict file: refused before anything was measured, as where no baseline judges yet.
+        return USAGE if code in (1, USAGE, 5) else 1
     return _tell(found)
 
 

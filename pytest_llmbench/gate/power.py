@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.gate.design import Design, Line, where, widened
+from pytest_llmbench.gate.lines import RULE, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,45 +35,6 @@ _NORMAL = statistics.NormalDist()
 REFERENCE_VARIANCE = 1.1
 """Of a 20 % trimmed mean of normal values, times K (GATE)."""
 BORROWED_DF = 20
-
-
-class RuleLines(Protocol):
-    """What is read of a rule: ``rule.RULE`` and ``rule.WITH_CONTROL`` fit. Floors as shares, the rest in sigmas."""
-
-    @property
-    def suspect_floor(self) -> float: ...
-    @property
-    def suspect_sigmas(self) -> float: ...
-    @property
-    def clear_floor(self) -> float: ...
-    @property
-    def clear_sigmas(self) -> float: ...
-    @property
-    def regressed_floor(self) -> float: ...
-    @property
-    def machine_sigmas(self) -> float: ...
-    @property
-    def reference_sigmas(self) -> float: ...
-    @property
-    def start_sigmas(self) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """The rule's lines where no rule is given in."""
-
-    suspect_floor: float = 0.02
-    suspect_sigmas: float = 1.4
-    clear_floor: float = 0.015
-    clear_sigmas: float = 1.05
-    regressed_floor: float = 0.03
-    machine_sigmas: float = 3.1
-    reference_sigmas: float = 3.0
-    start_sigmas: float = 1.9
-
-
-WITH_CONTROL = Lines(suspect_floor=0.012, clear_floor=0.009, regressed_floor=0.017)
-"""The same where a control takes the machine out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +52,7 @@ class Noise:
     start_minutes: float
     run_minutes: float
     name: str = ""
-    lines: RuleLines = field(default_factory=Lines)
+    lines: Rule = RULE
 
     @classmethod
     def of(
@@ -103,11 +65,11 @@ class Noise:
         start_minutes: float,
         run_minutes: float,
         name: str = "",
-        lines: RuleLines | None = None,
+        lines: Rule | None = None,
     ) -> Noise:
         """From the sd of session medians of so many runs: what starts and runs do not explain of it is the machine's."""
         rest = sigma**2 - start**2 - run**2 * median_variance(runs)
-        return cls(math.sqrt(max(rest, 0.0)), start, run, start_minutes, run_minutes, name, lines or Lines())
+        return cls(math.sqrt(max(rest, 0.0)), start, run, start_minutes, run_minutes, name, lines or RULE)
 
     def sigma(self, runs: int) -> float:
         """The sd of session medians of so many runs."""

@@ -117,7 +117,7 @@ def test_what_is_not_caught_is_said_with_what_could_have_been(bench_folder: Benc
 def test_a_card_that_nothing_judges_is_refused(bench_folder: Bench) -> None:
     bench_folder.card(pace=PACE)
     done = llmbench(bench_folder, "canary", "--setup", "card.json", "--way", "pace", DECODE)
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert "no figure of card is judged here yet: its baselines have 0 sessions, 5 are needed" in done.stdout
     assert not list((bench_folder.path / ".llmbench").glob("runs/*/card/report.json"))
 

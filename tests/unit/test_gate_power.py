@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
 from pytest_llmbench.gate import power
-from pytest_llmbench.gate.power import WITH_CONTROL, Lines, Noise, Option, Rates, option, resolve
+from pytest_llmbench.gate.lines import RULE, WITH_CONTROL
+from pytest_llmbench.gate.power import Noise, Option, Rates, option, resolve
 
 SHARED = Noise(0.006, 0.008, 0.015, 0.5, 0.5)
 
@@ -60,7 +62,11 @@ def test_the_power_is_that_of_the_model(effect: float, noise: Noise, design: tup
 
 def test_false_alarms_are_as_rare_as_asked() -> None:
     # A rate that a simulation can count; the default is far rarer.
-    noise = Noise(0.012, 0.006, 0.01, 0.5, 0.5, lines=Lines(0.0, 0.5, 0.0, 0.3, 0.0, 0.5, 0.5, 0.5))
+    narrow = replace(
+        RULE, suspect_floor=0.0, suspect_sigmas=0.5, clear_floor=0.0, clear_sigmas=0.3,
+        regressed_floor=0.0, machine_sigmas=0.5, reference_sigmas=0.5, start_sigmas=0.5,
+    )  # fmt: skip
+    noise = Noise(0.012, 0.006, 0.01, 0.5, 0.5, lines=narrow)
     found = option(0.05, noise, 3, 3, 5, 10, Rates(alarm=0.01))
     assert found.false_alarm == pytest.approx(0.01, rel=0.1)
     assert simulate(found, noise, 0.0, 12_000, seed=5) == pytest.approx(0.01, rel=0.35)
