@@ -108,29 +108,34 @@ class Attempts:
         self._progress.run_finished(spec, attempt)
         return attempt
 
+    def not_started(self, spec: CellSpec, run: int, number: int, reason: str, again: int, error: str) -> Attempt:
+        """An attempt that has no server: it is over before it began."""
+        at = time.monotonic_ns()
+        return Attempt(
+            cell=spec.id,
+            run=run,
+            number=number,
+            reason=reason,
+            server_start=self.servers.starts,
+            guard="not watched",
+            wall=now("milliseconds"),
+            t_start_ns=at,
+            t_end_ns=at,
+            request_ids=(),
+            figures=(),
+            error=error,
+            again=again,
+        )
+
     async def _cold_attempt(self, spec: CellSpec, run: int, number: int, reason: str, again: int) -> Attempt:
         """Start a server for this attempt alone and measure on it; a start that fails is the attempt's failure."""
         wall, t_start = now("milliseconds"), time.monotonic_ns()
         try:
             live = await self.servers.cold(f"{spec.id} starts its own", PARTS[spec.part].changes(spec))
         except ServerError as exc:
-            t_end = time.monotonic_ns()
-            return Attempt(
-                cell=spec.id,
-                run=run,
-                number=number,
-                reason=reason,
-                server_start=self.servers.starts,
-                guard="not watched",
-                wall=wall,
-                t_start_ns=t_start,
-                t_end_ns=t_end,
-                request_ids=(),
-                figures=(),
-                error=str(exc),
-                details={"failed_after_s": round((t_end - t_start) / 1e9, 2)},
-                again=again,
-            )
+            broken = self.not_started(spec, run, number, reason, again, str(exc))
+            seconds = round((broken.t_end_ns - t_start) / 1e9, 2)
+            return replace(broken, wall=wall, t_start_ns=t_start, details={"failed_after_s": seconds})
         self._progress.run_started(spec, run, number, reason, live.client)
         attempt = await self._send(live, PARTS[spec.part].sized(spec, live.context), run, number, reason, again)
         if attempt.error is None:

@@ -149,5 +149,7 @@ async def measuring(
         try:
             await run.stop()
         finally:
-            bench.report = run.finish()
-            run.close()
+            try:
+                bench.report = run.finish()
+            finally:
+                run.close()

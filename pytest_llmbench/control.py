@@ -93,6 +93,9 @@ class Control:
             return
         found = [await self._turn() for _ in range(BLOCK_TURNS)]
         await self._rest("the setup's server needs the room")
+        if self.lost is not None:
+            self._block = self._nothing()
+            return
         known = {name: [one[name] for one in found if one.get(name) is not None] for name in FIGURES}
         self._block = {
             name: statistics.median(values) if 2 * len(values) > BLOCK_TURNS else None for name, values in known.items()
@@ -107,16 +110,15 @@ class Control:
     # ---- one turn ----
 
     async def _turn(self) -> dict[str, Any]:
-        nothing: dict[str, Any] = dict.fromkeys(FIGURES)
         if self.lost is not None:
-            return nothing | {"reason": f"the control was lost: {self.lost}"}
+            return self._nothing()
         began = time.monotonic()
         self.turns += 1
         try:
             attempts = await self._run.turn(self.spec, self.turns, int(self.turns > self.spec.runs))
         except LlmbenchError as exc:
             await self._lose(str(exc).partition("\n")[0])
-            return nothing | {"reason": f"the control was lost: {self.lost}"}
+            return self._nothing()
         finally:
             self.seconds += time.monotonic() - began
         last = attempts[-1]
@@ -125,11 +127,14 @@ class Control:
             await self._lose(f"{self._failed} turns in a row broke off: {str(last.error).partition(chr(10))[0]}")
         found = next((a for a in attempts if any(stats.first_valid([a], name) for name in FIGURES)), None)
         if found is None:
-            return nothing | {"reason": _why_none(last)}
+            return dict.fromkeys(FIGURES) | {"reason": _why_none(last)}
         values = {name: one.value if (one := stats.first_valid([found], name)) else None for name in FIGURES}
         missing = [name for name, value in values.items() if value is None]
         reason = f"no valid {', '.join(missing)}" if missing else None
         return values | {"attempt": found.request_ids[0], "reason": reason}
+
+    def _nothing(self) -> dict[str, Any]:
+        return dict.fromkeys(FIGURES) | {"reason": f"the control was lost: {self.lost}"}
 
     async def _lose(self, why: str) -> None:
         self.lost = why

@@ -121,7 +121,7 @@ class ControlGate:
         self.key, self.same, self._terms = key, same, terms or control.Terms()
         self._baselines = baselines
         self.fits: dict[tuple[str, str], ControlFit] = {}
-        self._pairs: dict[tuple[str, str], dict[str, float]] = {}
+        self._pairs: dict[tuple[str, str], list[control.Pair]] = {}
         self._asked = [(cell, kind) for cell, kinds in figures.items() for kind in kinds if kind.name in BESIDE]
         self._without = 0
         self._read(store, identity)
@@ -134,6 +134,12 @@ class ControlGate:
             baseline = self._baselines.get((cell, kind.name))
             found = store.outcomes(keys.cell_key(identity, cell), machine, kind.name, WINDOW)
             since = baseline.since if baseline is not None else ""
+            # A baseline that was complete long ago is older than the latest sessions.
+            first = store.first_with_control(
+                keys.cell_key(identity, cell), machine, kind.name, self.key, since=since, limit=self._terms.most
+            )
+            latest = {one.session for one in found}
+            found = (*(one for one in first if one.session not in latest), *found)
             usable = [one for one in found if one.usable and one.started >= since and one.value and one.value > 0]
             rested.append(next((n for n, one in enumerate(reversed(usable)) if one.control), len(usable)))
             # A session in which the figure itself moved says nothing of the machine.
@@ -144,7 +150,7 @@ class ControlGate:
                 if one.verdict not in {"regressed", "improved"}
             ]
             if pairs:
-                self._pairs[cell, kind.name] = {one.session: one.control for one in pairs}
+                self._pairs[cell, kind.name] = pairs
                 self.fits[cell, kind.name] = control.fit(pairs, kind.direction, same=self.same, terms=self._terms)
         self._without = min(rested, default=0)
 
@@ -156,13 +162,15 @@ class ControlGate:
     def _role(self) -> tuple[Role, str]:
         if not self._asked:
             return "rests", "no control: no figure of this session has one of the control's beside it"
-        seen = [fit.sessions if (fit := self.fits.get((cell, kind.name))) else 0 for cell, kind in self._asked]
-        if min(seen) < self.least:
-            return "trial", f"control on trial: {min(seen)} of {self.least} sessions with it; it changes no verdict yet"
-        paying = [fit for fit in self.fits.values() if fit.pays]
+        known = [fit for fit in self.fits.values() if fit.sessions >= self.least]
+        paying = [fit for fit in known if fit.pays]
         if paying:
             return "judges", f"control: it pays for {len(paying)} of {len(self._asked)} figures"
-        best = min(self.fits.values(), key=lambda fit: (fit.residual_sd or 1.0) / (fit.raw_sd or 1.0))
+        young = [fit.sessions for fit in self.fits.values() if fit.sessions < self.least]
+        if young or not known:
+            seen = max(young, default=0)
+            return "trial", f"control on trial: {seen} of {self.least} sessions with it; it changes no verdict yet"
+        best = min(known, key=lambda fit: (fit.residual_sd or 1.0) / (fit.raw_sd or 1.0))
         if self._without + 1 >= RETRY_EVERY:
             return "trial", f"{best.why}; tried once more"
         left = RETRY_EVERY - self._without - 1
@@ -173,7 +181,7 @@ class ControlGate:
     def seen(self, result: CellResult, figure: str) -> ControlSeen | None:
         """What the control gave beside a figure, before anything is judged; None where it has no figure for it."""
         other = BESIDE.get(figure)
-        if other is None:
+        if other is None or result.spec.part == "long_answer":
             return None
         median = stats.control_median(result.attempts, figure, other)
         again = stats.control_again(result.attempts, figure, other)
@@ -207,9 +215,12 @@ class ControlGate:
             why = "no control: it has no number beside this figure today"
             return replace(raw, control=replace(seen, why=why))
         mine = self._with_control(result.spec.id, figure, known, rule)
-        of = self._pairs[result.spec.id, figure]
+        both = self._pairs[result.spec.id, figure]
+        of = {one.session: one.control for one in both}
         level = replace(mine, values=tuple(of[session] for session in mine.sessions), sigma0=None)
-        without = control.baseline_without_machine(mine, fit, self._sigma0(figure)) if fit.pays else None
+        without = control.baseline_without_machine(mine, fit, self._sigma0(figure), both) if fit.pays else None
+        if without is not None and len(without.values) < rule.least_sessions:
+            without = None
         floors = replace(
             rule,
             suspect_floor=WITH_CONTROL.suspect_floor,
@@ -229,10 +240,10 @@ class ControlGate:
 
     def _with_control(self, cell: str, figure: str, baseline: Baseline, rule: Rule) -> Baseline:
         """The baseline's sessions that have a control; where it is older than the control, the first sessions with both."""
-        of = self._pairs[cell, figure]
+        of = [one.session for one in self._pairs[cell, figure]]
         kept = tuple(session for session in baseline.sessions if session in of)
         if len(kept) < rule.least_sessions:
-            kept = tuple(of)[: rule.full_sessions]
+            kept = tuple(of[: rule.full_sessions])
         return replace(baseline, sessions=kept, values=tuple(1.0 for _ in kept))
 
     def _sigma0(self, figure: str) -> float | None:

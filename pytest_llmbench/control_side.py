@@ -112,7 +112,11 @@ class ControlSide:
             self.why = f"no control: {str(exc).partition(chr(10))[0]}"
             setup.progress.note(self.why)
             return
-        figures = {spec.id: [k for k in PARTS[spec.part].kinds if k.gated and k.direction != "none"] for spec in cells}
+        figures = {
+            spec.id: [k for k in PARTS[spec.part].kinds if k.gated and k.direction != "none"]
+            for spec in cells
+            if spec.part != "long_answer"
+        }
         key, same = control_gate.key_of(identity, engine), control_gate.is_same(setup.key, identity)
         if not setup.gate.use_control(key, identity, figures, same=same):
             self.why = setup.gate.no_control

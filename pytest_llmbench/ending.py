@@ -35,7 +35,8 @@ def finish(run: SetupRun) -> Document:
     if (extra := run.wishes.json) is not None:
         _keep(run, f"--llmbench-json = {str(extra)!r}", lambda: write_json(extra, content))
     _save(run, complete=report.complete)
-    run.forgotten += run.gate.remember(content, run.folder)
+    if not run.leaves_nothing:
+        run.forgotten += run.gate.remember(content, run.folder)
     if (journal := run.journal) is not None:
         said = {"complete": report.complete, "problems": run.problems, "forgotten": run.forgotten}
         _keep(run, str(run.folder / "journal.jsonl"), lambda: journal.event("report", **said))
@@ -57,6 +58,7 @@ def _report(run: SetupRun) -> Document:
         verdicts=run.verdicts,
         problems=run.problems,
         probe=run.wishes.probe,
+        history=run.wishes.gating.history is not None,
         canary=run.planted.to_json() if run.planted is not None else None,
         last_canary=run.gate.last_canary(),
         against=run.compared,

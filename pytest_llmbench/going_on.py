@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import resume, stats
@@ -99,7 +99,7 @@ def _conclude(
     if not attempts and status == "unsupported":
         return stats.unsupported(spec, card, reasons[0])
     starts = sorted({one.server_start for one in attempts})
-    return stats.conclude(
+    found = stats.conclude(
         spec,
         card,
         attempts,
@@ -107,3 +107,6 @@ def _conclude(
         raw_file=str(folder / Journal.raw_file(spec.id)),
         server_logs=[str(folder / f"server-{n}.log") for n in starts],
     )
+    if status == "failed" and found.status != "failed":  # by a server that did not start: no attempt tells of it
+        return replace(found, status="failed", reasons=reasons)
+    return found

@@ -274,7 +274,7 @@ def _run(config: pytest.Config, name: str) -> str | None:
         return None
     if not given.strip():
         raise _refusal(f"--llmbench-{name}", given, "names no run", "name a session's id or a run's folder")
-    path = config.invocation_params.dir / Path(given).expanduser()
+    path = config.invocation_params.dir / os.path.expanduser(given)  # noqa: PTH111 - pathlib raises where there is no such user
     return str(path) if path.is_dir() else given
 
 

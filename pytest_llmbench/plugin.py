@@ -204,8 +204,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     last = (len(loaded_cards), 0)
     items.sort(key=lambda item: fixtures.place_of(p, loaded_cards) if (p := params.get(item)) else last)
     config.stash[SETUPS].promise([p for item in items if (p := params.get(item))])
+    setups = config.stash[SETUPS]
     with _as_usage_error():
-        config.stash[SETUPS].refuse_other(loaded_cards)
+        setups.refuse_other(loaded_cards)
+    done = [item for item in items if (p := params.get(item)) and p.loaded.card.id in setups.done]
+    if done:
+        config.hook.pytest_deselected(items=done)
+        items[:] = [item for item in items if item not in done]
 
 
 # ---- running --------------------------------------------------------------------------------------------------------

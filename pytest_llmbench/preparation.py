@@ -10,7 +10,7 @@ from pytest_llmbench import machine, plan, promises, prompts, resume, sameness
 from pytest_llmbench.engine import from_card
 from pytest_llmbench.engine import log as engine_log
 from pytest_llmbench.engine.command import Arguments
-from pytest_llmbench.errors import InputError, PromiseBrokenError
+from pytest_llmbench.errors import InputError, LlmbenchError, PromiseBrokenError, ServerError
 from pytest_llmbench.files import write_json
 from pytest_llmbench.going_on import GoingOn
 from pytest_llmbench.history import saved
@@ -143,7 +143,9 @@ class Preparation:
                     for nth in range(spec.requests_per_run):
                         prompt = await texts(spec, run, 1, nth, live.client)
                         promised.append(contracts.PromisedPrompt(spec.id, run, nth, prompt))
-            except InputError as exc:  # a depth that cannot hold its own task: no other cell's business
+            except ServerError:
+                raise
+            except LlmbenchError as exc:  # a depth that cannot hold its own task: no other cell's business
                 self.impossible[spec.id] = str(exc)
         terms = self._terms(live, against, gate)
         self.contract = contracts.Contract(self.card.id, self.cells, self.contract.left_out, tuple(promised), terms)
@@ -164,7 +166,9 @@ class Preparation:
 
     def _identity(self, setup: from_card.Setup) -> dict[str, Any]:
         """What makes numbers comparable; of the plan only the cells that this session promises."""
-        return sameness.identity(self.card, self.cells, {"sha256": setup.model_facts["sha256"]})
+        facts = {"model": setup.model_facts, "draft_model": setup.model_facts.get("draft_model")}
+        weights = {name: {"sha256": one["sha256"]} for name, one in facts.items() if one is not None}
+        return sameness.identity(self.card, self.cells, weights)
 
     def _sameness(self) -> dict[str, Any]:
         """What two sessions must share before their numbers may stand in one document."""
@@ -179,7 +183,7 @@ class Preparation:
             "canary": self.wishes.canary.words if self.wishes.canary else None,
             "plan_changes": dict(self.wishes.plan_changes),
             "continues": self.going_on.to_json() if self.going_on else None,
-            "against": dict(against) if against else None,
+            "against": plain(against) if against else None,
             "tool": self.environment["software"],
             "prompts_version": prompts.PROMPTS_VERSION,
             "card_content": self.card.as_json(),

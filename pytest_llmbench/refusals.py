@@ -49,7 +49,12 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard], against: Loa
         raise InputError(
             "--llmbench-verdict", str(settings.verdict), "is the file of --llmbench-json too", "name another file"
         )
+    if settings.json is not None and len(cards) > 1:
+        raise InputError(
+            "--llmbench-json", str(settings.json), "one file for several cards' reports", "measure one card at a time"
+        )
     every = [*(loaded.card for loaded in cards), *([against.old] if against else [])]
+    every += [loaded.control.card for loaded in cards if loaded.control is not None]
     known = {token.strip("<>") for one in every for _, token in one.placeholders}
     for name in settings.variables:
         if name not in known:
@@ -68,8 +73,14 @@ def check_settings(settings: Settings, cards: Sequence[LoadedCard], against: Loa
     canary(settings)
     wish = continuing(settings)
     if wish is not None:
+        refused = []
         for loaded in cards:
-            resume.find(settings.storage, loaded.card.id, wish)
+            try:
+                resume.find(settings.storage, loaded.card.id, wish)
+            except resume.NothingToGoOnError as exc:  # of several cards, some may not have been reached
+                refused.append(exc)
+        if refused and (wish.kind == "supplement" or len(refused) == len(cards)):
+            raise refused[0]
     if settings.compare is not None:
         for loaded in cards:
             saved.load(settings.storage, settings.compare, loaded.card.id)
@@ -158,7 +169,10 @@ def _check_file(flag: str, path: Path | None) -> None:
 
 def _check_writable(flag: str, folder: Path) -> None:
     """Refuse a folder that cannot be made or written, before anything is measured for it."""
-    there = next(one for one in (folder, *folder.parents) if one.exists())
+    try:
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+    except OSError as exc:  # a folder that may not be looked into, a name that is too long
+        raise InputError(flag, str(folder), f"cannot be used: {exc.strerror}", "name another place") from None
     if not there.is_dir():
         raise InputError(flag, str(folder), f"{there} is a file, not a folder", "name another place")
     if not os.access(there, os.W_OK | os.X_OK):

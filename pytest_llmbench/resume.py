@@ -95,8 +95,20 @@ class Earlier:
         )
 
 
+class NothingToGoOnError(InputError):
+    """There is no run of this card to go on with, or nothing is left in it (done)."""
+
+    done = False
+
+
+class NothingLeftError(NothingToGoOnError):
+    """Everything that the run promised is measured."""
+
+    done = True
+
+
 def find(storage: Path, card: str, wish: Continue) -> Path:
-    """The folder of the earlier run. Raises InputError that says what there is."""
+    """The folder of the earlier run. Raises NothingToGoOnError that says what there is."""
     runs = storage / "runs"
     if wish.run == LAST:
         resumed: set[str] = set()
@@ -104,12 +116,12 @@ def find(storage: Path, card: str, wish: Continue) -> Path:
             if not (folder / "contract.json").exists():
                 continue  # killed before it promised anything
             one = read(folder)
+            resumed.add((one.contract.get("continues") or {}).get("session", ""))
             if one.session in resumed or any(one.contract.get(kind) for kind in ("probe", "canary", "against")):
                 continue
             if wish.kind == "supplement" or one.unfinished:
                 return folder
-            resumed.add((one.contract.get("continues") or {}).get("session", ""))
-        raise InputError(
+        raise NothingToGoOnError(
             FLAGS[wish.kind],
             LAST,
             f"no {'unfinished ' if wish.kind == 'resume' else ''}run of card {card} is in {runs}",
@@ -120,7 +132,7 @@ def find(storage: Path, card: str, wish: Continue) -> Path:
         if (folder / "contract.json").exists():
             return folder
     known = ", ".join(path.parent.name for path in sorted(runs.glob(f"*/{card}"))[-5:]) or "none"
-    raise InputError(
+    raise NothingToGoOnError(
         FLAGS[wish.kind],
         wish.run,
         f"no run of card {card} with a contract is there (last runs: {known})",
@@ -282,7 +294,7 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
                 "select every cell of the part (no -k)",
             )
     if not left:
-        raise InputError(
+        raise NothingLeftError(
             FLAGS[wish.kind],
             earlier.session,
             "nothing is left to measure in it",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench import stats
-from pytest_llmbench.errors import InputError, ServerError
+from pytest_llmbench.errors import LlmbenchError, PromiseBrokenError
 from pytest_llmbench.measure import PARTS
 
 if TYPE_CHECKING:
@@ -74,14 +74,15 @@ class Runner:
         self._measuring = asyncio.current_task()
         spec, attempts = replace(result.spec, runs=runs_again(result.spec)), list(result.attempts)
         before = self.servers.starts
-        broken: str | None = None
         try:
             await self.servers.drop(reason)
             for run in range(1, spec.runs + 1):
                 await self.run(spec, run, attempts, reason=reason, again=nth)
-        except ServerError as exc:  # this start says nothing; the ones before it still count
-            broken = str(exc)
-            self.journal.event("measuring again failed", cell=spec.id, again=nth, error=broken)
+        except LlmbenchError as exc:  # this start says nothing; the ones before it still count
+            self.journal.event("measuring again failed", cell=spec.id, again=nth, error=str(exc))
+            if not any(one.again == nth for one in attempts):  # it counts as one that was tried
+                attempts.append(self._attempts.not_started(spec, 1, 1, reason, nth, str(exc)))
+                self.journal.event("attempt", attempt=attempts[-1])
         logs = [str(self.journal.folder / f"server-{n}.log") for n in range(before + 1, self.servers.starts + 1)]
         return replace(result, attempts=tuple(attempts), server_logs=(*result.server_logs, *logs))
 
@@ -89,7 +90,8 @@ class Runner:
         """Measure one cell: each promised run, attempted again as the policy says.
 
         taken: attempts that an earlier session made of some runs; those are not made again. Raises ServerError where not
-        even the card's own server can be started; every other failure is in the result.
+        even the card's own server can be started, and PromiseBrokenError where one of its own for a run is not the promised one;
+        every other failure is in the result.
         """
         attempts = list(taken)
         broken: str | None = None
@@ -104,7 +106,11 @@ class Runner:
                 continue
             try:
                 await self.run(spec, run, attempts)
-            except ServerError as exc:  # it ran before and does not start again: the cell's failure, with what there is
+            except (
+                LlmbenchError
+            ) as exc:  # it ran before and does not start again: the cell's failure, with what there is
+                if cold and isinstance(exc, PromiseBrokenError):
+                    raise  # no size is tried on a server that is not the promised one
                 broken = str(exc)
                 break
         starts = sorted({one.server_start for one in taken} | set(range(before + 1, self.servers.starts + 1)))
@@ -143,7 +149,7 @@ class Runner:
             for run in range(1, spec.runs + 1):
                 made = sum(one.run == run and one.again == again for one in earlier)
                 await self.run(spec, run, attempts, reason=reason, again=again, first=made + 1)
-        except (ServerError, InputError) as exc:  # this start says nothing more of the cell; others may
+        except LlmbenchError as exc:  # this start says nothing more of the cell; others may
             broken = str(exc)
             self.journal.event("start failed", cell=spec.id, reason=reason, error=broken)
         if PARTS[spec.part].cold:

@@ -16,7 +16,7 @@ from pytest_llmbench.measure.validity import Bounds
 from pytest_llmbench.runner import why_again
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pytest_llmbench.card import SetupCard
@@ -36,12 +36,12 @@ def bounds(card: SetupCard) -> Bounds:
     )
 
 
-def identity(card: SetupCard, cells: Iterable[CellSpec], model: Any) -> dict[str, Any]:
-    """What makes numbers comparable; of the plan only these cells. model: the weights' hash."""
+def identity(card: SetupCard, cells: Iterable[CellSpec], weights: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes numbers comparable; of the plan only these cells. weights: of ``model`` and ``draft_model``, by hash."""
     whole = plan.identity(card)
     promised = {spec.id for spec in cells}
     return whole | {
-        "model": model,
+        **weights,
         "cells": {cell: definition for cell, definition in whole["cells"].items() if cell in promised},
         "prompts_version": prompts.PROMPTS_VERSION,
     }
@@ -91,11 +91,14 @@ def refuse_known(
 
 
 def _key(card: SetupCard, cells: Iterable[CellSpec], old: dict[str, Any]) -> dict[str, Any]:
-    stated = card.model.sha256
-    model = old["card"].get("model") if stated is None else {"sha256": stated}
+    # Of weights whose hash no card states, the earlier run's are taken.
+    files = {"model": card.model, "draft_model": card.model.draft_model}
+    stated = {name: {"sha256": one.sha256} for name, one in files.items() if one is not None and one.sha256}
+    unstated = {name for name, one in files.items() if one is not None and not one.sha256}
+    weights = stated | {name: old["card"].get(name) for name in unstated}
     here = host(machine.host_id(), machine.cpu_name(), ())
     return {
         "card_id": card.id,
-        "card": identity(card, cells, model),
+        "card": identity(card, cells, weights),
         "machine": here | {"gpus": old["machine"].get("gpus")},
     }

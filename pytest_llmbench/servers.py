@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+import httpx
 
 from pytest_llmbench.engine.command import redact
 from pytest_llmbench.errors import ServerError
@@ -105,9 +108,11 @@ class Servers:
         self._neighbour = neighbour
         self._live: Live | None = None
         self._prepared = False
+        self._starting: asyncio.Task[Any] | None = None
 
     async def live(self) -> Live:
         """The running server of the card as it stands, started if there is none. Raises ServerError, PromiseBrokenError."""
+        await self._end_abandoned()
         if self._live is not None and self._live.server.exit_status() is not None:
             await self.drop(f"found dead: {self._live.server.exit_status()}")
         if self._live is not None and self._live.busy:
@@ -115,9 +120,11 @@ class Servers:
         if self._live is not None and self._live.changes:
             await self.drop("it was started with other arguments than the card's")
         if self._live is None:
+            self._starting = asyncio.current_task()
             if self._neighbour is not None:
                 await self._neighbour.before_start()
             self._live = await self._start(())
+            self._starting = None
         return self._live
 
     async def fresh(self, reason: str) -> Live:
@@ -127,6 +134,7 @@ class Servers:
 
     async def drop(self, reason: str) -> None:
         """Stop the running server, if any."""
+        await self._end_abandoned()
         if self._live is None:
             return
         live, self._live = self._live, None
@@ -144,13 +152,31 @@ class Servers:
     async def cold(self, why: str, changes: Changes) -> Live:
         """A server started for one run alone, once memory has come to rest. Raises ServerError."""
         await self.drop(why)
+        self._starting = asyncio.current_task()
         if self._neighbour is not None:
             await self._neighbour.make_room()
         left = await self.memory.settle()
         if left is not None:
             self._journal.event("memory not idle", reason=why, found=left)
         self._live = await self._start(changes)
+        self._starting = None
         return self._live
+
+    async def _end_abandoned(self) -> None:
+        """End a start whose caller is gone (a time limit that raised out of the event loop), with its server."""
+        task, self._starting = self._starting, None
+        if task is None or task.done() or task is asyncio.current_task():
+            return
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def _connected(self, live: Live) -> None:
+        try:
+            await live.client.warm_up()
+        except httpx.TransportError as exc:
+            live.server.require_alive("its first connections")
+            said = f"server start {self.starts} takes no connection: {exc or type(exc).__name__}"
+            raise ServerError(said) from None
 
     async def _start(self, changes: Changes) -> Live:
         self.starts += 1
@@ -177,7 +203,7 @@ class Servers:
                 models=server.models,
             )
             self._verify(server, changes)
-            await live.client.warm_up()
+            await self._connected(live)
             if not self._prepared and not changes:
                 await self._prepare(live)
                 self._prepared = True

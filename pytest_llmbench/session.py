@@ -88,6 +88,7 @@ class SetupRun:
         self._owns_watch = watch is None
         self.control = _control_side(self)
         self._hopeless: LlmbenchError | None = None
+        self._measured = False
         self.gate = Gate(wishes.gating, wishes.storage, card.id, canary=wishes.canary is not None)
         self.planted = Planted(wishes.canary) if wishes.canary is not None else None
         self.remeasured_s = 0.0
@@ -142,11 +143,20 @@ class SetupRun:
                     await self.runner.servers.live()
             elif not needs_none:
                 await self.runner.servers.live()
-        except LlmbenchError as exc:
-            self.problems.append(str(exc))
-            if not self.results:  # it never ran: trying again for every cell only costs time
-                self._hopeless = exc
-            raise
+        except (LlmbenchError, OSError) as exc:
+            raise self._broken(exc) from None
+
+    def _broken(self, exc: LlmbenchError | OSError) -> LlmbenchError:
+        """Keep what ended a start or a cell among the problems; where this session measured nothing yet, nothing is tried again."""
+        found = (
+            exc
+            if isinstance(exc, LlmbenchError)
+            else LlmbenchError(f"{exc.filename or self.folder}: {exc.strerror or exc}")
+        )
+        self.problems.append(str(found))
+        if not self._measured:  # it never ran: trying again for every cell only costs time
+            self._hopeless = found
+        return found
 
     def prepare(self) -> None:
         """Check every promise and make the runner; no server is started yet. Raises LlmbenchError."""
@@ -174,6 +184,7 @@ class SetupRun:
         setup = self.preparation.check()
         self.preparation.go_on()
         with self.preparation.nothing_left():
+            self._refuse_canary()
             if not self.wishes.probe:
                 self.gate.open(self.key, self.environment, self._judged_figures())
             self.journal = _journal(self.folder)
@@ -184,7 +195,8 @@ class SetupRun:
             self.results |= {result.spec.id: self._within_promise(result) for result in taken}
             self.searched |= {one.spec.id: one for one in going_on.searched(self.folder, self.journal, self.card.id)}
         self._texts = request.PromptBook(self.card)
-        self._plant()
+        if self.planted is not None:
+            self.planted.limit(self.preparation.gpus)
         if self.watch is None:
             self.progress.phase("starting the watch")
             self.watch = start_watch(
@@ -195,16 +207,14 @@ class SetupRun:
         self.environment["watch"] = self.watch.facts
         return assemble(self, setup, self.journal, self._texts)
 
-    def _plant(self) -> None:
-        """Refuse a canary that cannot be planted here before anything is started; set its limits."""
-        if (canary := self.wishes.canary) is None or self.planted is None:
+    def _refuse_canary(self) -> None:
+        """Refuse one that cannot be planted here."""
+        if (canary := self.wishes.canary) is None:
             return
-        with self.preparation.nothing_left():
-            canary.environment(tuple(self.card.server.env.items()))
-            if canary.way == "pause" and is_container(tuple(self.card.server.wrapper)):
-                reason = "a server in a container cannot be stopped from outside"
-                raise InputError("--llmbench-canary", canary.words, reason, "--llmbench-canary threads:N")
-        self.planted.limit(self.preparation.gpus)
+        canary.environment(tuple(self.card.server.env.items()))
+        if canary.way == "pause" and is_container(tuple(self.card.server.wrapper)):
+            reason = "a server in a container cannot be stopped from outside"
+            raise InputError("--llmbench-canary", canary.words, reason, "--llmbench-canary threads:N")
 
     def _judged_figures(self) -> int:
         return sum(kind.gated and kind.direction != "none" for spec in self.cells for kind in PARTS[spec.part].kinds)
@@ -233,7 +243,11 @@ class SetupRun:
         elif smaller is not None:
             result = self.unsupported(spec, NOT_TRIED.format(smaller))
         else:
-            result = self._within_promise(await self._runner.measure(spec, taken))
+            try:
+                result = self._within_promise(await self._runner.measure(spec, taken))
+            except LlmbenchError as exc:
+                raise self._broken(exc) from None
+            self._measured = True
         self.results[spec.id] = result
         await self._search(result)
         return result
@@ -364,7 +378,7 @@ class SetupRun:
     @property
     def not_reached(self) -> tuple[str, ...]:
         """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
-        if not self.preparation.fixed or self.wishes.probe or self.compared is not None:
+        if not self.preparation.fixed or self.wishes.probe or self.wishes.canary or self.compared is not None:
             return ()
         return tuple(spec.id for spec in self.cells if spec.id not in self.results or spec.id in self._not_judged)
 

@@ -45,6 +45,8 @@ class Setups:
         self._runs: dict[str, SetupRun] = {}
         self._current: SetupRun | None = None
         self._reported: set[str] = set()
+        self.done: set[str] = set()
+        self._anew: set[str] = set()
 
     def promise(self, params: Sequence[CellParam]) -> None:
         """The cells that this session measures: those of the items that are left after selection."""
@@ -54,7 +56,11 @@ class Setups:
                 specs.append(param.spec)
 
     def refuse_other(self, cards: Sequence[LoadedCard]) -> None:
-        """Refuse to compare or go on with another setup's run, as far as that is known now. Raises InputError."""
+        """Refuse to compare or go on with another setup's run, as far as that is known now. Raises InputError.
+
+        Of several cards whose session is gone on with, those that it finished are ``done`` and leave this one, and those that
+        it never reached are measured anew.
+        """
         wish, baseline_file = continuing(self.settings), self.settings.baseline
         if self.against is not None:
             from pytest_llmbench.against import cards as against_cards  # noqa: PLC0415
@@ -63,19 +69,28 @@ class Setups:
             against_cards.refuse(new, self.against.old, self._promised.get(new.id, []))
         if wish is None and self.settings.compare is None and baseline_file is None:
             return
-        from pytest_llmbench import sameness  # noqa: PLC0415
+        from pytest_llmbench import resume, sameness  # noqa: PLC0415
 
-        for loaded in cards:
-            cells = self._promised.get(loaded.card.id)
-            if cells:
+        refused, asked = [], [loaded.card for loaded in cards if self._promised.get(loaded.card.id)]
+        for card in asked:
+            try:
                 sameness.refuse_known(
-                    loaded.card,
-                    cells,
+                    card,
+                    self._promised[card.id],
                     self.settings.storage,
                     compare=self.settings.compare,
                     go_on=wish,
                     baseline_file=baseline_file,
                 )
+            except resume.NothingToGoOnError as exc:
+                if wish is None or wish.kind == "supplement":
+                    raise
+                refused.append(exc)
+                (self.done if exc.done else self._anew).add(card.id)
+        if refused and len(refused) == len(asked):
+            raise refused[0]
+        for card_id in self.done:
+            del self._promised[card_id]
 
     async def use(self, loaded: LoadedCard, terminal: Terminal, spec: CellSpec | None = None) -> SetupRun:
         """The card's run, ready to measure a cell; another card's server is stopped first. Raises LlmbenchError."""
@@ -128,7 +143,7 @@ class Setups:
                 silence_timeout_s=settings.silence_timeout_s,
                 plan_changes=changes(settings).to_json(),
                 probe=settings.probe,
-                go_on=continuing(settings),
+                go_on=None if loaded.card.id in self._anew else continuing(settings),
                 gating=gating(settings),
                 canary=canary(settings),
                 control=loaded.control,

@@ -60,6 +60,13 @@ class Terminal:
         lines = [_plan_words(loaded.card, loaded.cells) for loaded in self._config.stash[CARDS]]
         return [printable(f"llmbench: {line}") for line in (*lines, *(against.header if against else ()))]
 
+    def pytest_report_collectionfinish(self) -> list[str]:
+        setups = self._config.stash[SETUPS]
+        return [
+            printable(f"llmbench: {card}: all of it was measured in {setups.settings.resume}; left out")
+            for card in sorted(setups.done)
+        ]
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self) -> Any:
         self._quiet()

@@ -12,7 +12,6 @@ from pytest_llmbench.errors import InputError, counted
 if TYPE_CHECKING:
     import argparse
 
-    from pytest_llmbench.history.listing import Setup
     from pytest_llmbench.history.read import KeptBaseline
     from pytest_llmbench.history.store import Store
 
@@ -110,7 +109,7 @@ def _accept(store: Store, args: argparse.Namespace) -> int:
 
 
 def _export(store: Store, args: argparse.Namespace) -> int:
-    setup = _one_setup(store, args.card_id, args.host)
+    setup = common.one_setup(store, args.card_id, args.host)
     file = store.baseline_file(setup.identity)
     if not file.cells:
         raise InputError("card", args.card_id, f"has no baseline in {store.url} yet", "measure it first")
@@ -124,19 +123,3 @@ def _export(store: Store, args: argparse.Namespace) -> int:
         f"{counted(count, 'baseline')}, {pinned} of them pinned, from {counted(len(file.sessions), 'session')} in {args.file}"
     )
     return 0
-
-
-def _one_setup(store: Store, card_id: str, host: str | None) -> Setup:
-    """The card as it was measured last; of several machines the named one."""
-    from pytest_llmbench.history import keys  # noqa: PLC0415
-
-    found = store.setups(card_id)
-    if not found:
-        known = ", ".join(dict.fromkeys(one.card_id for one in store.setups())) or "none"
-        raise InputError("card", card_id, f"not in {store.url} (cards: {known})", "name one of them")
-    here = [one for one in found if str(one.identity["machine"].get("host_id")).startswith(host or "")]
-    machines = dict.fromkeys(keys.machine_label(one.identity["machine"]) for one in here)
-    if not here or len(machines) > 1:
-        labels = "; ".join(dict.fromkeys(keys.machine_label(one.identity["machine"]) for one in found))
-        raise InputError("--host", host, f"the card was measured on: {labels}", "name the start of one host id")
-    return here[0]

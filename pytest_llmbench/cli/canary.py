@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         code = _wait(command)
         found = _read(verdict)
     if code == _INTERRUPTED:
-        print("canary: interrupted: nothing is known, and nothing is remembered")
+        print("canary: interrupted, or the suite could not be collected: nothing is known, and nothing is remembered")
         return code
     if found is None:
         print(f"canary: the session came to no verdict (pytest's exit code {code}): nothing is known")
@@ -101,11 +101,17 @@ def _slowdown(args: argparse.Namespace) -> str:
 
 def _with_suite(rest: Sequence[str]) -> list[str]:
     """What pytest is given: the suites' folder where no path is named."""
-    if any(Path(word.partition("::")[0]).exists() for word in rest if not word.startswith("-")):
+    if any(map(_is_suite, rest)):
         return list(rest)
     if not Path(_SUITES).is_dir():
         raise InputError("suite", None, f"no path is named, and there is no {_SUITES}/ here", "name the suite's folder")
     return [_SUITES, *rest]
+
+
+def _is_suite(word: str) -> bool:
+    """Whether a word names tests: a value of a flag (a storage folder, -k code) does not."""
+    path = Path(word.partition("::")[0])
+    return not word.startswith("-") and (path.is_file() if path.suffix == ".py" else any(path.glob("test_*.py")))
 
 
 def _wait(command: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ from pytest_llmbench.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_llmbench.history.listing import Setup
     from pytest_llmbench.history.store import Store
 
 
@@ -45,6 +46,22 @@ def open_store(args: argparse.Namespace, *, create: bool = False, writes: bool =
     return Store.open(
         storage, os.path.expandvars(given) if given else None, create=create, reads=not (create or writes)
     )
+
+
+def one_setup(store: Store, card_id: str, host: str | None) -> Setup:
+    """The card as it was measured last; of several machines the one whose host id begins so. Raises InputError."""
+    from pytest_llmbench.history import keys  # noqa: PLC0415
+
+    found = store.setups(card_id)
+    if not found:
+        known = ", ".join(dict.fromkeys(one.card_id for one in store.setups())) or "none"
+        raise InputError("card", card_id, f"not in {store.url} (cards: {known})", "name one of them")
+    here = [one for one in found if str(one.identity["machine"].get("host_id")).startswith(host or "")]
+    machines = dict.fromkeys(keys.machine_label(one.identity["machine"]) for one in here)
+    if not here or len(machines) > 1:
+        labels = "; ".join(dict.fromkeys(keys.machine_label(one.identity["machine"]) for one in found))
+        raise InputError("--host", host, f"the card was measured on: {labels}", "name the start of one host id")
+    return here[0]
 
 
 def is_stdout(path: Path) -> bool:
@@ -93,7 +110,7 @@ def share(field: str, text: str, *, example: str = "3%", least: float = 0.0) -> 
 
 def card_id(text: str) -> str:
     """A card's id, given as it is or as the card's file. Raises InputError for a file that is no card."""
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 - pathlib raises where there is no such user
     if not path.is_file():
         return text
     try:

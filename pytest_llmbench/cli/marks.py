@@ -85,8 +85,14 @@ class StoreSource:
     def cells(self) -> list[TrackedCell]:
         from pytest_llmbench.history import keys  # noqa: PLC0415
 
-        found = []
-        for setup in self._store.setups():
+        found, last = [], set()
+        for (
+            setup
+        ) in self._store.setups():  # the one measured last first: what was measured before it got other keys is over
+            place = setup.card_id, keys.machine_key(setup.identity)
+            if place in last:
+                continue
+            last.add(place)
             machine = keys.machine_label(setup.identity["machine"])
             figures: dict[tuple[str, str, str], list[TrackedFigure]] = {}
             for one in self._store.kept_baselines(setup.identity):

@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="1%",
         help="in how many unchanged sessions at most any figure of the card may raise a false alarm (default: 1%%)",
     )
+    parser.add_argument("--host", metavar="ID", help="the start of a host id, where there are several machines")
     parser.add_argument("--cell", metavar="CELL", help="only this cell, as in decode[code]")
     parser.add_argument("--figure", metavar="FIGURE", help="only this figure, as in decode_tok_s")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -64,12 +65,11 @@ def run(args: argparse.Namespace) -> int:
     alarms = common.share("--alarms", args.alarms, example="1%")
     card = common.card_id(args.card)
     with common.open_store(args) as store:
-        setups = store.setups(card)
-        if not setups:
+        if not store.setups(card):
             raise InputError(
                 "card", card, f"not in {store.url}", f"measure it first: {_trial(args.card, RULE.least_sessions)}"
             )
-        setup = setups[0]  # as it was last measured
+        setup = common.one_setup(store, card, args.host)
         kept = _judged(store, setup)
         chosen = _chosen(kept, args.cell, args.figure)
         rates = power.Rates(alarms / max(1, len(kept)), found)
@@ -123,8 +123,10 @@ def _print(
     answers: Sequence[_Found],
     card: str,
 ) -> None:
+    from pytest_llmbench.history import keys  # noqa: PLC0415
+
     print(
-        f"{setup.card_id}: what shows a worsening by {effect:.1%} here, cheapest first ({counted(setup.sessions, 'session')} until {setup.last[:10]})"
+        f"{setup.card_id} on {keys.machine_label(setup.identity['machine'])}: what shows a worsening by {effect:.1%} here, cheapest first ({counted(setup.sessions, 'session')} until {setup.last[:10]})"
     )
     print(
         f"asked: found in {rates.power:.0%} of sessions; any of {alarms[1]} figures raises a false alarm in at most "

@@ -158,13 +158,16 @@ def pairs(figure: Baseline, control: Baseline) -> tuple[Pair, ...]:
     return tuple(Pair(v, of[s], s) for s, v in zip(figure.sessions, figure.values, strict=True) if s in of)
 
 
-def baseline_without_machine(figure: Baseline, found: ControlFit, sigma0: float | None) -> Baseline:
-    """The baseline to judge ``adjust``-ed values by: its sessions that the fit knows, without the machine.
+def baseline_without_machine(
+    figure: Baseline, found: ControlFit, sigma0: float | None, known: Sequence[Pair] = ()
+) -> Baseline:
+    """The baseline to judge ``adjust``-ed values by: its sessions that have a control, without the machine.
 
-    sigma0: the typical residual sd of such figures on this machine. A session without a control is left out; the fit may know
-    more sessions than the baseline has.
+    sigma0: the typical residual sd of such figures on this machine. known: sessions with both; those that are older than what
+    the fit was made of are adjusted by it. A session without a control is left out.
     """
-    of = dict(zip(found.names, found.values, strict=True))
+    of = {pair.session: found.adjust(pair.value, pair.control) for pair in known}
+    of |= dict(zip(found.names, found.values, strict=True))
     kept = tuple(s for s in figure.sessions if s in of)
     return replace(figure, values=tuple(of[s] for s in kept), sessions=kept, sigma0=sigma0)
 

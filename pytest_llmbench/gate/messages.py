@@ -60,7 +60,8 @@ def _headline(decision: Decision, name: str, unit: str) -> str:
     # Said at the end of a session only: what was to be measured again was not, and stays open.
     word = {"measure again": "inconclusive", "noisy": "is too noisy to judge"}.get(decision.kind, decision.kind)
     said = f"{name} {word}: {shown(decision.estimate, unit)}, was {bare(decision.reference)} ({_change(decision)})"
-    return f"{said}; more fresh servers would tell (--llmbench-remeasure)" if decision.kind == "inconclusive" else said
+    open_ = decision.kind == "inconclusive" and decision.best is None
+    return f"{said}; more fresh servers would tell (--llmbench-remeasure)" if open_ else said
 
 
 def _change(decision: Decision) -> str:
@@ -86,7 +87,7 @@ def _why(decision: Decision) -> Iterator[str]:
     # The number itself goes down where higher is better and got worse, or lower is better and got better.
     way = "lower" if worse == (decision.direction == "higher") else "higher"
     line = percent(decision.regressed_line)
-    if decision.kind == "machine changed":
+    if decision.kind == "machine changed" or (decision.kind == "inconclusive" and decision.best is not None):
         return  # said by the control
     if decision.kind in ("regressed", "improved"):
         yield f"every server start was {way}, and all but the most extreme by {_best(decision)} on average; from {line} on that is no longer noise"

@@ -48,7 +48,7 @@ def parse(given: str | Path) -> URL:
     if "://" not in text:
         if scheme is not None:
             raise InputError(FIELD, f"{scheme}:…", "not a database URL: // must follow the colon", _EXAMPLE)
-        return URL.create("sqlite", database=str(Path(text).expanduser().absolute()))
+        return URL.create("sqlite", database=str(Path(os.path.expanduser(text)).absolute()))  # noqa: PTH111 - pathlib raises where there is no such user
     hidden = f"{scheme or '…'}://…"
     try:
         url = make_url(text)
@@ -167,10 +167,13 @@ def check(storage: Path, given: str | None) -> None:
     """
     url = parse(default_place(storage) if given is None else given)
     file = sqlite_file(url)
-    if file is None or file.exists():
-        connect(url).dispose()
-        return
-    there = next(folder for folder in file.parents if folder.exists())
+    try:
+        if file is None or file.exists():
+            connect(url).dispose()
+            return
+        there = next(folder for folder in file.parents if folder.exists())
+    except OSError as error:  # a folder that may not be looked into, a name that is too long
+        raise InputError(FIELD, shown(url), f"cannot be used: {error.strerror}", "name another place") from None
     reason = ""
     if not there.is_dir():
         reason = f"{there} is a file, not a folder"

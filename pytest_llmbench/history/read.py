@@ -133,22 +133,7 @@ def _outcomes_query() -> sa.Select[Any]:
         .subquery()
     )
     return (
-        sa.select(
-            s.session,
-            last.c.started,
-            last.c.status,
-            last.c.crashed,
-            f.median,
-            f["values"].label("runs"),
-            f.verdict,
-            f.reference,
-            f.change,
-            f.sigma,
-            f.dip,
-            f.clear,
-            f.control,
-            f.control_key,
-        )
+        sa.select(*_outcome_columns(last.c.started, last.c.status, last.c.crashed))
         .join_from(last, t.sessions, last.c.session == s.id)
         .outerjoin(t.figures, sa.and_(f.result == last.c.id, f.name == sa.bindparam("figure")))
         .order_by(last.c.started, last.c.id)
@@ -158,26 +143,51 @@ def _outcomes_query() -> sa.Select[Any]:
 def outcomes(connection: Connection, cell_key: str, machine_key: str, figure: str, limit: int) -> tuple[Outcome, ...]:
     """The last sessions' outcomes of one figure, oldest first; only a session's own results."""
     asked = {"cell": cell_key, "machine": machine_key, "figure": figure, "limit": limit}
-    rows = connection.execute(_outcomes_query(), asked)
-    return tuple(
-        Outcome(
-            session=row.session,
-            started=row.started,
-            usable=rules.usable(own=True, status=row.status, median=row.median),
-            disturbed=row.status == "disturbed",
-            crashed=row.crashed,
-            verdict=row.verdict,
-            value=row.median,
-            values=tuple(row.runs or ()),
-            reference=row.reference,
-            change=row.change,
-            sigma=row.sigma,
-            dip=bool(row.dip),
-            clear=row.clear,
-            control=row.control,
-            control_key=row.control_key,
-        )
-        for row in rows
+    return tuple(_outcome(row) for row in connection.execute(_outcomes_query(), asked))
+
+
+def first_with_control(
+    connection: Connection, cell_key: str, machine_key: str, figure: str, control_key: str, since: str, limit: int
+) -> tuple[Outcome, ...]:
+    """The first sessions' outcomes of one figure that this control stood beside, from ``since`` on, oldest first."""
+    s, r, f, c, m = t.sessions.c, t.results.c, t.figures.c, t.cells.c, t.machines.c
+    query = (
+        sa.select(*_outcome_columns(r.started, r.status, r.crashed))
+        .join_from(t.results, t.sessions, r.session == s.id)
+        .join(t.figures, sa.and_(f.result == r.id, f.name == figure))
+        .where(r.cell == sa.select(c.id).where(c.key == cell_key).scalar_subquery())
+        .where(r.machine == sa.select(m.id).where(m.key == machine_key).scalar_subquery())
+        .where(r.own.is_(True), r.started >= since, f.control_key == control_key, f.control.is_not(None))
+        .order_by(r.started, r.id)
+        .limit(limit)
+    )
+    return tuple(_outcome(row) for row in connection.execute(query))
+
+
+def _outcome_columns(*of_result: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+    """What ``_outcome`` reads; of_result: when it started, its status, and whether it crashed."""
+    f = t.figures.c
+    figure = [f.verdict, f.reference, f.change, f.sigma, f.dip, f.clear, f.control, f.control_key]
+    return [t.sessions.c.session, *of_result, f.median, f["values"].label("runs"), *figure]
+
+
+def _outcome(row: Any) -> Outcome:
+    return Outcome(
+        session=row.session,
+        started=row.started,
+        usable=rules.usable(own=True, status=row.status, median=row.median),
+        disturbed=row.status == "disturbed",
+        crashed=row.crashed,
+        verdict=row.verdict,
+        value=row.median,
+        values=tuple(row.runs or ()),
+        reference=row.reference,
+        change=row.change,
+        sigma=row.sigma,
+        dip=bool(row.dip),
+        clear=row.clear,
+        control=row.control,
+        control_key=row.control_key,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import InputError
 from pytest_llmbench.history import acceptance as acceptances
@@ -12,7 +12,7 @@ from pytest_llmbench.history import entry
 from pytest_llmbench.history.acceptance import Acceptance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from pytest_llmbench.history.entry import SessionEntry
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Found:
     """What a storage folder holds. skipped: (file, reason) of what cannot be read; probes (direct comparisons
-    too), unfinished: how many."""
+    and sessions without a history too), unfinished: how many."""
 
     sessions: tuple[SessionEntry, ...]
     acceptances: tuple[Acceptance, ...]
@@ -54,7 +54,7 @@ def look(storage: Path, place: Callable[[Path], str]) -> Found:
             continue
         try:
             document = json.loads(report.read_text(encoding="utf-8"))
-            if isinstance(document, dict) and (document.get("probe") or document.get("against")):
+            if isinstance(document, dict) and _is_kept_out(folder, document):
                 probes += 1
                 continue
             sessions.append(entry.of_document(document, place(folder)))
@@ -69,6 +69,15 @@ def look(storage: Path, place: Callable[[Path], str]) -> Found:
         else:
             skipped.append((f"{storage / acceptances.FILE}:{number}", one))
     return Found(tuple(sessions), tuple(accepted), tuple(skipped), probes, unfinished)
+
+
+def _is_kept_out(folder: Path, document: Mapping[str, Any]) -> bool:
+    """Whether the session itself did not remember it. A control beside a canary may have been slowed with it."""
+    beside = folder.parent / "report.json"
+    if beside.exists():  # a control's, in the folder of its setup
+        of_setup = json.loads(beside.read_text(encoding="utf-8"))
+        return bool(of_setup.get("canary")) or of_setup.get("history") is False
+    return bool(document.get("probe") or document.get("against")) or document.get("history") is False
 
 
 def timeline(items: Iterable[SessionEntry | Acceptance]) -> list[SessionEntry | Acceptance]:

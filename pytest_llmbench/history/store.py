@@ -62,7 +62,7 @@ class Store:
         ``history.sqlite`` in storage. create=False: a SQLite file that is not there is an InputError. reads: nothing
         will be written: a SQLite file that may only be read will do. wait_s: how long a writer waits for another process.
         """
-        storage = storage.expanduser().absolute()
+        storage = Path(os.path.expanduser(storage)).absolute()  # noqa: PTH111 - pathlib raises where there is no such user
         url = connect.parse(connect.default_place(storage) if given is None else given)
         file = connect.sqlite_file(url)
         if not create and file is not None and not file.exists():
@@ -207,6 +207,13 @@ class Store:
         """The last outcomes of one figure, oldest first. Sessions that took the cell over from an earlier one are not in it."""
         with connect.told(self._engine.url), self._engine.connect() as connection:
             return read.outcomes(connection, cell_key, machine_key, figure, limit)
+
+    def first_with_control(
+        self, cell_key: str, machine_key: str, figure: str, control_key: str, *, since: str, limit: int
+    ) -> tuple[Outcome, ...]:
+        """The first outcomes of one figure that this control stood beside, from ``since`` on, oldest first."""
+        with connect.told(self._engine.url), self._engine.connect() as connection:
+            return read.first_with_control(connection, cell_key, machine_key, figure, control_key, since, limit)
 
     def other_machines(self, identity: Mapping[str, Any], limit: int = 8) -> tuple[str, ...]:
         """Why sessions of this card say nothing here: what differs, at most ``limit`` lines of plain words.

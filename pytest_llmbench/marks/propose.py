@@ -115,7 +115,7 @@ def _slow(figure: FigureHistory, rule: Rule) -> Proposal | None:
 
 
 def _no_longer_slow(figures: Sequence[FigureHistory], mark: Marked, rule: Rule) -> Proposal | None:
-    accepted = [figure for figure in figures if figure.accepted and second(figure.accepted) >= mark.since]
+    accepted = [figure for figure in figures if figure.accepted and second(figure.accepted)[:10] > mark.since]
     if figures and len(accepted) == len(figures):
         line = "its baseline was accepted anew: " + ", ".join(f"{one.name} on {one.accepted}" for one in accepted)
         return Proposal("remove", "slow", mark.figure, (line,), ())

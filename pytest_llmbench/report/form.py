@@ -164,6 +164,9 @@ class Document(_Model):
     finished: str
     complete: bool = Field(description="every promised cell is measured, or not possible on this machine (unsupported)")
     probe: bool = Field(default=False, description="a trial run: never a measurement, never compared with or saved")
+    history: bool = Field(
+        default=True, description="the session belongs into a history; false with --llmbench-no-history"
+    )
     canary: dict[str, Any] | None = Field(
         default=None,
         description="the slowdown that was planted in this session on purpose; it is kept apart from all others",

@@ -96,6 +96,13 @@ class Bench:
         """Pace the engine otherwise from its next start on, with the same card: the setup got slower, not another one."""
         (self.path / "pace.json").write_text(json.dumps(knobs), encoding="utf-8")
 
+    def tamper(self, code: str) -> None:
+        """Let the engine run a line before anything else; it may change ``sys.argv``."""
+        text = self.engine.read_text(encoding="utf-8")
+        self.engine.write_text(
+            text.replace("import json, os, sys\n", f"import json, os, sys\n{code}\n", 1), encoding="utf-8"
+        )
+
     def small_card(self, name: str = "card", *, pace: dict[str, Any] | None = None, **changes: Any) -> Path:
         """A card of two cells, decode[code] and prefill[512], on a server whose noise is small beside its times."""
         plan = {
@@ -229,15 +236,26 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def kill_in_the_middle(
-    bench: Bench, card: Path, after: int, of: str = "attempt", files: tuple[str, ...] = FILES
+    bench: Bench,
+    card: Path,
+    after: int,
+    of: str = "attempt",
+    files: tuple[str, ...] = FILES,
+    more: tuple[Path, ...] = (),
 ) -> Path:
-    """Start a session that hangs, kill it with SIGKILL once so many events of a kind are in its journal."""
+    """Start a session that hangs, kill it with SIGKILL once so many events of a kind are in the card's journal.
+
+    more: cards that it measures before.
+    """
 
     def folders() -> list[Path]:
-        return sorted((bench.path / ".llmbench" / "runs").glob("*/card"))
+        return sorted((bench.path / ".llmbench" / "runs").glob(f"*/{card.stem}"))
 
     child = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files, "--setup", str(card)],
+        [
+            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files),
+            *(word for one in (*more, card) for word in ("--setup", str(one))),
+        ],
         cwd=bench.path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

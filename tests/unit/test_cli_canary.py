@@ -49,7 +49,7 @@ def test_a_session_whose_cells_were_not_all_judged_is_no_canary(
 @pytest.mark.parametrize(
     ("code", "status", "exit_code", "said"),
     [
-        (2, "measured", 2, "canary: interrupted: nothing is known"),
+        (2, "measured", 2, "canary: interrupted, or the suite could not be collected: nothing is known"),
         (1, "missing", 1, "canary: the session ended before these cells were judged: prefill[2048]: nothing is known"),
     ],
 )
@@ -78,3 +78,14 @@ def test_an_interrupted_session_is_told_as_one(
 def test_two_ways_to_slow_down_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["canary", "--setup", "card.json", "--slow", "10%", "--threads", "3", str(tmp_path)]) == 4
     assert "--slow = '10%': says nothing beside --threads" in capsys.readouterr().err
+
+
+def test_the_value_of_a_flag_is_no_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("bench_suites", "mine", "storage"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine" / "test_decode.py").touch()
+    (tmp_path / "code").touch()
+    assert canary._with_suite(["--llmbench-storage", "storage", "-k", "code"])[0] == "bench_suites"
+    for suite in ("mine", "mine/test_decode.py", "mine/test_decode.py::test_decode"):
+        assert canary._with_suite([suite, "-q"]) == [suite, "-q"]

@@ -78,8 +78,25 @@ class FakeStore:
     def __init__(self, outcomes: list[Outcome]) -> None:
         self._outcomes = outcomes
 
-    def outcomes(self, *_: Any) -> tuple[Outcome, ...]:
-        return tuple(self._outcomes)
+    def outcomes(self, _cell: str, _machine: str, _figure: str, limit: int) -> tuple[Outcome, ...]:
+        return tuple(self._outcomes[-limit:])
+
+    def first_with_control(
+        self, _cell: str, _machine: str, _figure: str, key: str, *, since: str, limit: int
+    ) -> tuple[Outcome, ...]:
+        return tuple(one for one in self._outcomes if one.control_key == key and one.started >= since)[:limit]
+
+
+class ByCell(FakeStore):
+    """Outcomes by the order in which cells are asked for."""
+
+    def __init__(self, by_cell: dict[str, list[Outcome]]) -> None:
+        super().__init__([])
+        self._left = list(by_cell.values())
+
+    def outcomes(self, cell: str, machine: str, figure: str, limit: int) -> tuple[Outcome, ...]:
+        self._outcomes = self._left.pop(0)
+        return super().outcomes(cell, machine, figure, limit)
 
 
 def gate(outcomes: list[Outcome], *, key: str = "key", same: bool = True) -> ControlGate:
@@ -142,6 +159,25 @@ def test_setup_or_machine(value: float, control: float, kind: str, word: str) ->
         assert found.resolves < found.control.resolves_without
         plain = decide(94, [94] * 4, one._baselines[CELL.id, "decode_tok_s"], "higher", RULE, 0)
         assert plain.kind == "ok"  # without the control nobody would have seen it
+
+
+@pytest.mark.parametrize("sessions", [64, 66, 70, 130, 260, 400])
+def test_it_goes_on_judging_when_the_baseline_is_long_past(sessions: int) -> None:
+    one = gate(history(sessions))
+    assert decided(one, result(94, 100, [(94, 100)] * 4)).kind == "regressed"
+    assert decided(one, result(94, 100)).kind == "inconclusive"  # suspect, and no fresh server was allowed
+    assert decided(one, result(80, 80, [(80, 80)] * 4)).kind == "machine changed"
+    assert decided(one, result(100, 100)).kind == "ok"
+
+
+def test_one_cell_that_never_had_it_keeps_no_other_on_trial() -> None:
+    outcomes = history(20)
+    store = cast("Store", ByCell({CELL.id: outcomes, "decode[new]": []}))
+    baselines = gate(outcomes)._baselines
+    identity = IDENTITY | {"card": IDENTITY["card"] | {"cells": {CELL.id: {}, "decode[new]": {"x": 1}}}}
+    figures = {CELL.id: [KIND], "decode[new]": [KIND]}
+    one = ControlGate(store, identity, baselines, figures, key="key", same=True)
+    assert (one.role, one.why) == ("judges", "control: it pays for 1 of 2 figures")
 
 
 def test_without_a_number_beside_it_today_it_says_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -73,6 +74,14 @@ def test_too_few_starts_says_what_could_have_been_seen() -> None:
         "lower on every start so far, and too few starts to tell: no more fresh servers were allowed "
         "(--llmbench-remeasure); with enough of them it shows changes of 4.2 % and more"
     )
+
+
+def test_more_servers_are_asked_for_only_where_they_would_tell() -> None:
+    # All were made, and the control does not bear it out: what is said then is the control's.
+    found = replace(decide(58.9, (58.8, 59.1, 58.6, 58.7), PAST, "higher"), kind="inconclusive")
+    lines = list(explain(found, "decode[code]", "tok/s", PAST, (58.7, 58.9, 59.0)))
+    assert lines[0].startswith("decode[code] inconclusive: 58.8 tok/s, was 63.8 (-7.9 %")
+    assert not any("remeasure" in line for line in lines)
 
 
 def test_what_was_to_be_measured_again_and_was_not_is_inconclusive() -> None:

@@ -172,6 +172,8 @@ def test_a_new_reference_ends_a_slow_mark_and_what_led_to_it() -> None:
     when = "2026-01-04T12:00:00+00:00"
     assert kinds(propose([history("..rr", accepted=when)], [SLOW])) == ["remove slow"]
     assert propose([history("..rr", accepted="2025-12-01T00:00:00Z")], [SLOW]) == ()
+    # Accepted on the day of the mark: nobody knows which came first, and the mark is the later word as a rule.
+    assert propose([history("..rr", accepted=when)], [replace(SLOW, since="2026-01-04")]) == ()
     assert propose([history("..rr", accepted=when)]) == ()
     # The next session is judged by the new reference: it does not contradict the old one's regression.
     assert propose([history("d.dr.", accepted=when)]) == ()
