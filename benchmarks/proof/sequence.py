@@ -1,8 +1,8 @@
 """The gate's whole life on a real server: baseline, unchanged, slower, marked, recovered. Some ten minutes on a quiet machine.
 
-    python benchmarks/proof/sequence.py OUT [--slow 0.2] [--baseline 10]
+    python benchmarks/proof/sequence.py OUT [--card CARD] [--slow 0.2] [--baseline 10]
 
-Sessions of ``pytest bench_suites/`` with a small plan on Gemma 3 270M, in the new folder OUT. Slower means that its servers are
+Sessions of ``pytest bench_suites/`` with a small plan, in the new folder OUT. Slower means that its servers are
 stopped for that share of the time, from their start on, from outside (``slower.py``). Only sessions that started 30 minutes
 apart count for a baseline; so that nobody waits for five hours, each session's report is dated back when it is over
 (an hour from one to the next, all before today's) and the history rebuilt from the reports: the values stay as measured.
@@ -22,6 +22,7 @@ import psutil
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
+DEMO = REPOSITORY / "bench_suites" / "cards" / "demo.json"
 LAUNCHER = (str(Path(sys.executable).with_name("llmbench")),)
 PLAN = {
     "parts": ["decode", "prefill"],
@@ -30,13 +31,13 @@ PLAN = {
 }
 
 
-def prepare(out: Path) -> Path:
+def prepare(out: Path, base: Path) -> Path:
     out.mkdir(parents=True)
     (out / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    card = json.loads((REPOSITORY / "bench_suites" / "cards" / "demo.json").read_text(encoding="utf-8"))
+    card = json.loads(base.read_text(encoding="utf-8"))
     for key in ("$schema", "thresholds", "notes"):
         card.pop(key, None)
-    card |= {"id": "gate", "title": "Gemma 3 270M, two cells", "plan": PLAN}
+    card |= {"id": "gate", "plan": PLAN}
     path = out / "gate.json"
     path.write_text(json.dumps(card, indent=2), encoding="utf-8")
     return path
@@ -125,7 +126,7 @@ def main() -> int:
     options.add_argument("--pytest", default="", help="more flags of the sessions, in one word")
     asked = options.parse_args()
     out = asked.out.resolve()
-    card = prepare(out)
+    card = prepare(out, asked.card)
     plan = [("baseline", 0.0)] * asked.baseline + [("unchanged", 0.0)] * asked.unchanged
     plan += [("slower", asked.slow)] * 3 + [("slower and marked", asked.slow)] + [("recovered", 0.0)] * 3
     first = datetime.now(UTC) - timedelta(hours=len(plan) + 2)

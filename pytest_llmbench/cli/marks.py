@@ -86,9 +86,8 @@ class StoreSource:
         from pytest_llmbench.history import keys  # noqa: PLC0415
 
         found, last = [], set()
-        for (
-            setup
-        ) in self._store.setups():  # the one measured last first: what was measured before it got other keys is over
+        # The identity measured last comes first: what the card was before (other arguments, another model) is over.
+        for setup in self._store.setups():
             place = setup.card_id, keys.machine_key(setup.identity)
             if place in last:
                 continue

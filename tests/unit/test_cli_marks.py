@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import shlex
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from marks_histories import history
 
 from pytest_llmbench.cli import marks as cli
 from pytest_llmbench.errors import InputError
+from pytest_llmbench.history.listing import Setup
 from pytest_llmbench.marks import file
 
 if TYPE_CHECKING:
@@ -221,3 +223,35 @@ def test_an_empty_reason_is_refused(call: Call, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="reason"):
         call(SLOW, "accept", "--all", "--reason", " ")
     assert not (tmp_path / file.FILE_NAME).exists()
+
+
+def test_only_what_a_card_is_now_is_asked_about() -> None:
+    machine = {"host_id": "h", "cpu": "c", "gpus": []}
+
+    def setup(card_id: str, model: str, on: dict[str, Any]) -> Setup:
+        return Setup(
+            card_id, 3, "2026-12-01", {"card_id": card_id, "card": {"model": model, "cells": {}}, "machine": on}
+        )
+
+    elsewhere = machine | {"host_id": "i"}
+    known = [
+        setup("a", "new", machine),
+        setup("a", "old", machine),
+        setup("a", "new", elsewhere),
+        setup("b", "x", machine),
+    ]
+
+    class Store:
+        def setups(self) -> list[Setup]:
+            return known
+
+        def kept_baselines(self, identity: dict[str, Any]) -> list[Any]:
+            keys = {"cell": identity["card"]["model"], "cell_key": "k", "machine_key": identity["machine"]["host_id"]}
+            return [SimpleNamespace(figure="decode_tok_s", direction="higher", accepted_when=None, **keys)]
+
+    cells = cli.StoreSource(cast("Any", Store())).cells()
+    assert [(one.card, one.cell, one.machine_key) for one in cells] == [
+        ("a", "new", "h"),
+        ("a", "new", "i"),
+        ("b", "x", "h"),
+    ]
