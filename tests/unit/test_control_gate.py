@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CELL = CellSpec("decode[code]", "decode", runs=2)
 TURN = CellSpec("ctx[512-code]", "context", runs=2)
 KIND = FigureKind("decode_tok_s", "tok/s", "higher", gated=True, definition="")
-IDENTITY = {
+IDENTITY: dict[str, Any] = {
     "card_id": "a",
     "card": {"model": {"sha256": "m"}, "engine_kind": "x", "cells": {CELL.id: {}}},
     "machine": {},
