@@ -17,7 +17,9 @@ pytestmark = pytest.mark.asyncio
 class FakeServer:
     def __init__(self, number: int, log: list[str]) -> None:
         self.start_number, self._log, self._status = number, log, None
-        self.pid, self.argv, self.observer_changes, self.ready_s, self.props, self.models = 1, (), (), 0.1, {}, {}
+        self.pid, self.argv, self.observer_changes, self.ready_s = 1, (), (), 0.1
+        self.props: dict[str, Any] = {}
+        self.models: dict[str, Any] = {}
         self.log_path = type("Log", (), {"name": f"server-{number}.log"})()
 
     def exit_status(self) -> str | None:
