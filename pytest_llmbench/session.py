@@ -89,6 +89,7 @@ class SetupRun:
         self.control = _control_side(self)
         self._hopeless: LlmbenchError | None = None
         self._measured = False
+        self._tried: set[str] = set()
         self.gate = Gate(wishes.gating, wishes.storage, card.id, canary=wishes.canary is not None)
         self.planted = Planted(wishes.canary) if wishes.canary is not None else None
         self.remeasured_s = 0.0
@@ -127,6 +128,8 @@ class SetupRun:
         spec: what is to be measured; a part that starts its own servers does not need the card's. Raises LlmbenchError,
         which is kept among the problems of the document too.
         """
+        if spec is not None:
+            self._tried.add(spec.id)
         if self._hopeless is not None:
             raise self._hopeless
         if self.old is not None and self.preparation.fixed:
@@ -380,7 +383,12 @@ class SetupRun:
         """Promised cells that the session ended before; a later one can go on with them (--llmbench-resume)."""
         if not self.preparation.fixed or self.wishes.probe or self.wishes.canary or self.compared is not None:
             return ()
-        return tuple(spec.id for spec in self.cells if spec.id not in self.results or spec.id in self._not_judged)
+        unreached = [one.id for one in self.cells if one.id not in self.results and not self._is_given_up(one.id)]
+        return (*unreached, *(one.id for one in self.cells if one.id in self._not_judged))
+
+    def _is_given_up(self, cell: str) -> bool:
+        """Whether it was asked for and could not be measured: another session is no remedy, what the problem says is."""
+        return cell in self._tried and bool(self.problems) and not self._interrupted
 
     @property
     def _not_judged(self) -> frozenset[str]:

@@ -36,8 +36,8 @@ def test_a_suspect_whose_fresh_servers_do_not_start_stays_open(
     assert done.ret == 0, said
     assert "decode[code] inconclusive" in said
     (folder,) = (bench_folder.path / ".llmbench" / "runs").glob("*/card")
-    assert len(events(folder, "measuring again failed")) == 4
-    assert len(events(folder, "server starting")) == 5
+    assert len(events(folder, "measuring again failed")) == 5
+    assert len(events(folder, "server starting")) == 6
     assert [cell["status"] for cell in bench_folder.last()["cells"]] == ["measured"]
 
 
