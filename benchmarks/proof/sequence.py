@@ -118,6 +118,7 @@ def llmbench(out: Path, *words: str, quiet: bool = False) -> None:
 def main() -> int:
     options = argparse.ArgumentParser(description="The gate's whole life on a real server.")
     options.add_argument("out", type=Path, help="a new folder")
+    options.add_argument("--card", type=Path, default=DEMO, help="the setup; its plan is replaced (the demo card)")
     options.add_argument(
         "--slow", type=float, default=0.2, help="share of the time that a slowed server is stopped (0.2)"
     )
