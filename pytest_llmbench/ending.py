@@ -36,7 +36,7 @@ def finish(run: SetupRun) -> Document:
         _keep(run, f"--llmbench-json = {str(extra)!r}", lambda: write_json(extra, content))
     _save(run, complete=report.complete)
     if not run.leaves_nothing:
-        run.forgotten += run.gate.remember(content, run.folder)
+        run.forgotten += run.gate.remember(content, run.folder, interrupted=run.interrupted)
     if (journal := run.journal) is not None:
         said = {"complete": report.complete, "problems": run.problems, "forgotten": run.forgotten}
         _keep(run, str(run.folder / "journal.jsonl"), lambda: journal.event("report", **said))

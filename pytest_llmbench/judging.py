@@ -68,6 +68,7 @@ class Gate:
         self.troubles: list[str] = []
         self.not_counted: str | None = None
         self.control: ControlGate | None = None
+        self.accepted: list[str] = []
         self.no_control: str | None = None
         self._level: dict[tuple[str, str], Baseline] = {}
 
@@ -304,18 +305,23 @@ class Gate:
             return [f"the control is not remembered: {exc}"]
         return []
 
-    def remember(self, document: Mapping[str, Any], folder: Path) -> list[str]:
+    def remember(self, document: Mapping[str, Any], folder: Path, *, interrupted: bool = False) -> list[str]:
         """Keep the run in the history, start new baselines where that was asked for; what could not be done, in words.
+
+        interrupted: nothing is accepted, for the session that goes on with it is asked again. What was taken over from an earlier
+        session is not accepted either: it enters no baseline, and the new one would stay without it.
 
         A history that fails takes nothing away: the documents are written, and it can be rebuilt from them.
         """
         if self._store is None or document["probe"]:
             return []
+        said: list[str] = []
         try:
             if not self._store.record(document, folder) and self._canary:
                 return ["this canary is not remembered: its cells were not all judged, so nothing is known"]
             if self._gating.accept is not None:
-                cells = [cell["id"] for cell in document["cells"] if cell["status"] == "measured"]
+                said += self._accepted(document, interrupted=interrupted)
+                cells = self.accepted
                 if cells:
                     self._store.accept(self._card_id, cells, why=self._gating.accept, since=document["session"])
             if self._file is None and self._identity is not None:
@@ -324,7 +330,18 @@ class Gate:
                 self.not_counted = self._store.not_counted(document) if not self._canary else None
         except LlmbenchError as exc:
             return [f"not remembered: {exc}"]
-        return []
+        return said
+
+    def _accepted(self, document: Mapping[str, Any], *, interrupted: bool) -> list[str]:
+        """Choose the cells that are accepted; what is not, in words."""
+        if interrupted:
+            return ["nothing was accepted: the session was interrupted"]
+        own = [document["session"]]
+        measured = [cell for cell in document["cells"] if cell["status"] == "measured"]
+        self.accepted = [cell["id"] for cell in measured if list(cell["sessions"]) == own]
+        others = [cell["id"] for cell in measured if cell["id"] not in self.accepted]
+        remedy = f"llmbench baseline accept {self._card_id}"
+        return [f"not accepted: {', '.join(others)}: measured by an earlier session ({remedy})"] if others else []
 
     def judged(
         self, results: Mapping[str, CellResult], verdicts: Mapping[str, Sequence[Verdict]], kinds: Any

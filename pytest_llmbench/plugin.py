@@ -103,6 +103,12 @@ def _refuse_distribution(config: pytest.Config) -> None:
 def _refuse_missing_path(config: pytest.Config) -> None:
     # "pytest --setup card.json": pytest takes the card for a test path when it looks for its root folder.
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
+        taken = config.getoption("--llmbench-resume")
+        if taken not in {None, "last"}:
+            raise pytest.UsageError(
+                f"no test path says with which tests to measure; --llmbench-resume took {errors.printable(taken)!r} as its run\n"
+                "  remedy: put --llmbench-resume at the end of the line"
+            )
         raise pytest.UsageError(
             "--setup says what to measure, but no test path says with which tests\n"
             f"  remedy: pytest bench_suites/ --setup {errors.printable(str(config.getoption('--setup')[0]))}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pytest_llmbench.contract import cell_from_json
 from pytest_llmbench.errors import InputError
 from pytest_llmbench.fit_search import size_of
 from pytest_llmbench.journal import Journal, read_lines
@@ -64,6 +65,11 @@ class Earlier:
     @property
     def cells(self) -> tuple[dict[str, Any], ...]:
         return tuple(self.contract["cells"])
+
+    @property
+    def has_report(self) -> bool:
+        """Whether the session came to write it; one that was killed did not, and is not finished."""
+        return (self.folder / "report.json").exists()
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -119,7 +125,7 @@ def find(storage: Path, card: str, wish: Continue) -> Path:
             resumed.add((one.contract.get("continues") or {}).get("session", ""))
             if one.session in resumed or any(one.contract.get(kind) for kind in ("probe", "canary", "against")):
                 continue
-            if wish.kind == "supplement" or one.unfinished:
+            if wish.kind == "supplement" or one.unfinished or not one.has_report:
                 return folder
         raise NothingToGoOnError(
             FLAGS[wish.kind],
@@ -262,7 +268,7 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
     """Which results are taken over. promised: cells that this session selects; finished_run: (spec, attempts of a run) → bool.
 
     Resume: all that was concluded, whatever its status, and the finished runs of the rest; a finer search of ``fit`` that
-    was cut short is something left. Supplement: valid results, except of the parts that are replaced whole. Raises InputError where nothing is left to measure, or a part would be
+    was cut short is something left, and so is the report of a run that was killed. Supplement: valid results, except of the parts that are replaced whole. Raises InputError where nothing is left to measure, or a part would be
     replaced in pieces.
     """
     theirs = {cell["id"] for cell in earlier.cells}
@@ -273,7 +279,8 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
     if wish.kind == "resume":
         whole = dict(concluded)
         attempts = {cell: earlier.of_cell(cell) for cell in whole}
-        for spec in promised:
+        # Of cells that this session leaves out too: a later one goes on with them.
+        for spec in {one.id: one for one in (*map(cell_from_json, earlier.cells), *promised)}.values():
             if spec.id not in whole and spec.id in earlier.attempts:
                 attempts[spec.id] = _finished_runs(spec, earlier.attempts[spec.id], finished_run)
         left = [spec.id for spec in promised if spec.id not in whole or spec.id in earlier.unfinished]
@@ -293,7 +300,7 @@ def choose(earlier: Earlier, promised: Sequence[CellSpec], wish: Continue, finis
                 f"a part is replaced whole, and this session does not measure {', '.join(pieces)}",
                 "select every cell of the part (no -k)",
             )
-    if not left:
+    if not left and (wish.kind == "supplement" or earlier.has_report):
         raise NothingLeftError(
             FLAGS[wish.kind],
             earlier.session,

@@ -44,6 +44,14 @@ class Runner:
         self.card_id, self.servers, self.journal = card_id, attempts.servers, attempts.journal
         self._attempts, self._retry = attempts, retry
         self._measuring: asyncio.Task[Any] | None = None
+        self._made: dict[str, list[Attempt]] = {}
+
+    def finished_runs(self, spec: CellSpec) -> int:
+        """Runs of a cell that came to their end in this session or an earlier one that it goes on with."""
+        made = self._made.get(spec.id, [])
+        return sum(
+            any(one.run == run and why_again(spec, one)[0] is None for one in made) for run in range(1, spec.runs + 1)
+        )
 
     async def aclose(self) -> None:
         await self._end_abandoned()
@@ -77,7 +85,9 @@ class Runner:
         try:
             await self.servers.drop(reason)
             for run in range(1, spec.runs + 1):
-                await self.run(spec, run, attempts, reason=reason, again=nth)
+                await self.run(spec, run, attempts, reason=reason, again=nth, one_server=True)
+                if attempts[-1].error is not None:  # its server is gone: what another one gives is another start's
+                    break
         except LlmbenchError as exc:  # this start says nothing; the ones before it still count
             self.journal.event("measuring again failed", cell=spec.id, again=nth, error=str(exc))
             if not any(one.again == nth for one in attempts):  # it counts as one that was tried
@@ -93,7 +103,7 @@ class Runner:
         even the card's own server can be started, and PromiseBrokenError where one of its own for a run is not the promised one;
         every other failure is in the result.
         """
-        attempts = list(taken)
+        attempts = self._made[spec.id] = list(taken)
         broken: str | None = None
         await self._end_abandoned()
         self._measuring = asyncio.current_task()
@@ -165,13 +175,14 @@ class Runner:
         reason: str = FIRST,
         again: int = 0,
         first: int = 1,
+        one_server: bool = False,
     ) -> None:
-        """Make a run, and again while the policy allows; append every attempt to ``attempts``.
+        """Make a run, and again while the policy allows; append every attempt to ``attempts``. one_server: not after a crash.
 
         The last attempt counts no more than the others: ``stats`` takes the first valid one.
         """
         left = {"disturbed": self._retry.disturbed, "invalid": self._retry.invalid, "crash": self._retry.crash}
-        if PARTS[spec.part].cold:
+        if PARTS[spec.part].cold or one_server:
             left["crash"] = 0  # a size that does not fit is the answer, not an accident
         for number in itertools.count(first):
             attempt = await self._attempts.make(spec, run, number, reason, again)

@@ -97,7 +97,7 @@ class SetupRun:
         self.compared: dict[str, Any] | None = None
         self.bounds = sameness.bounds(card)
         self.not_written: list[str] = []
-        self._interrupted = False
+        self.interrupted = False
         self.table = ""
 
     @property
@@ -138,9 +138,9 @@ class SetupRun:
             if self._runner is None:
                 self.prepare()
                 self._prepare_old()
-            needs_none = spec is not None and PARTS[spec.part].cold
+            needs_none = spec is not None and self._needs_no_server(spec)
             if needs_none and not self.preparation.fixed:
-                if all(PARTS[one.part].cold for one in self.cells):
+                if all(map(self._needs_no_server, self.cells)):
                     await self.write_contract(None)
                 else:  # prompts of the other parts are counted by the card's server
                     await self.runner.servers.live()
@@ -148,6 +148,11 @@ class SetupRun:
                 await self.runner.servers.live()
         except (LlmbenchError, OSError) as exc:
             raise self._broken(exc) from None
+
+    def _needs_no_server(self, spec: CellSpec) -> bool:
+        """Whether the card's own server has nothing to do for a cell: it starts its own, or was taken over."""
+        going_on = self.preparation.going_on
+        return PARTS[spec.part].cold or (going_on is not None and spec.id in going_on.taken.whole)
 
     def _broken(self, exc: LlmbenchError | OSError) -> LlmbenchError:
         """Keep what ended a start or a cell among the problems; where this session measured nothing yet, nothing is tried again."""
@@ -157,7 +162,8 @@ class SetupRun:
             else LlmbenchError(f"{exc.filename or self.folder}: {exc.strerror or exc}")
         )
         self.problems.append(str(found))
-        if not self._measured:  # it never ran: trying again for every cell only costs time
+        # It never ran, or nothing can be written (a full disk): trying again for every cell only costs time.
+        if not self._measured or isinstance(exc, OSError):
             self._hopeless = found
         return found
 
@@ -248,7 +254,7 @@ class SetupRun:
         else:
             try:
                 result = self._within_promise(await self._runner.measure(spec, taken))
-            except LlmbenchError as exc:
+            except (LlmbenchError, OSError) as exc:
                 raise self._broken(exc) from None
             self._measured = True
         self.results[spec.id] = result
@@ -326,7 +332,10 @@ class SetupRun:
             reason = f"suspect: {'; '.join(suspects)}"
             self.progress.note(f"{result.spec.id} {reason}: measuring again on fresh server {nth}")
             began = time.monotonic()
-            result = await self._runner.measure_again(result, nth, reason)
+            try:
+                result = await self._runner.measure_again(result, nth, reason)
+            except OSError as exc:
+                raise self._broken(exc) from None
             self.remeasured_s += time.monotonic() - began
             self.results[result.spec.id] = result
         return result
@@ -388,12 +397,12 @@ class SetupRun:
 
     def _is_given_up(self, cell: str) -> bool:
         """Whether it was asked for and could not be measured: another session is no remedy, what the problem says is."""
-        return cell in self._tried and bool(self.problems) and not self._interrupted
+        return cell in self._tried and bool(self.problems) and not self.interrupted
 
     @property
     def _not_judged(self) -> frozenset[str]:
         """After ``finish``: the cells that were measured, and interrupted before their verdict."""
-        if not self._interrupted or self.wishes.probe or self.compared is not None:
+        if not self.interrupted or self.wishes.probe or self.compared is not None:
             return frozenset()
         return frozenset(
             cell for cell, one in self.results.items() if one.status == "measured" and cell not in self.verdicts
@@ -423,7 +432,7 @@ class SetupRun:
         interrupted: the session ended before its time; a cell that was on its way to a verdict gets none, and a later
         session can go on with it. Of a direct comparison what the pairs say so far is told: nothing goes on with it.
         """
-        self._interrupted = interrupted
+        self.interrupted = interrupted
         for result in self.results.values():
             if result.spec.id in self.verdicts:
                 continue
@@ -440,7 +449,7 @@ class SetupRun:
         results = {spec.id: self.result_of(spec) for spec in self.cells}
         # A test that only measures asserts for itself: no session fails for what no test checked.
         # The pairs of a comparison that was interrupted speak for all their cells: their test never came to ask.
-        told = self.checked | (self.verdicts.keys() if self._interrupted and self.compared is not None else set())
+        told = self.checked | (self.verdicts.keys() if self.interrupted and self.compared is not None else set())
         asked = {cell: found for cell, found in self.verdicts.items() if cell in told}
         judged = self.gate.judged(results, asked, lambda part: PARTS[part].kinds)
         return [replace(one, not_judged=one.result.spec.id in self._not_judged) for one in judged]
@@ -450,8 +459,14 @@ class SetupRun:
         if spec.id in self.results:
             return self.results[spec.id]
         status: CellStatus = "failed" if self.problems else "missing"
-        reasons = tuple(self.problems) or ("the session ended before this cell was measured",)
+        reasons = tuple(self.problems) or (self._why_missing(spec),)
         return CellResult(spec, self.card.id, status, attempts=(), summaries=(), reasons=reasons)
+
+    def _why_missing(self, spec: CellSpec) -> str:
+        made = self._runner.finished_runs(spec) if self._runner is not None else 0
+        if not made:
+            return "the session ended before this cell was measured"
+        return f"the session ended after {made} of {spec.runs} runs of this cell; they are kept, and --llmbench-resume goes on"
 
     def close(self) -> None:
         """Close the journal; after the server has stopped, for that is written into it too."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.outcomes import JudgedCell
     from pytest_llmbench.outcomes.file import VerdictFile
     from pytest_llmbench.records import CellSpec
+    from pytest_llmbench.resume import Continue
     from pytest_llmbench.session import SetupRun
     from pytest_llmbench.terminal import Terminal
 
@@ -35,6 +36,7 @@ class Setups:
         self.broken_promises = False
         self.saved: list[tuple[str, str, str | None]] = []
         self.forgotten: list[str] = []
+        self.accepted: list[str] = []
         self.verdict: VerdictFile | None = None
         self.verdict_path = self.folder / "verdict.json"
         self.other_failures = False
@@ -89,8 +91,21 @@ class Setups:
                 (self.done if exc.done else self._anew).add(card.id)
         if refused and len(refused) == len(asked):
             raise refused[0]
+        if refused and wish is not None:
+            self._finished_beside(wish, [card.id for card in asked])
         for card_id in self.done:
             del self._promised[card_id]
+
+    def _finished_beside(self, wish: Continue, asked: Sequence[str]) -> None:
+        """Cards without an unfinished run that a session which others go on with has finished."""
+        from pytest_llmbench import resume  # noqa: PLC0415
+
+        storage = self.settings.storage
+        going_on = [card for card in asked if card not in self.done | self._anew]
+        sessions = {resume.find(storage, card, wish).parent.name for card in going_on}
+        beside = {c for c in self._anew if any((storage / "runs" / s / c / "report.json").exists() for s in sessions)}
+        self.done |= beside
+        self._anew -= beside
 
     async def use(self, loaded: LoadedCard, terminal: Terminal, spec: CellSpec | None = None) -> SetupRun:
         """The card's run, ready to measure a cell; another card's server is stopped first. Raises LlmbenchError."""
@@ -180,6 +195,9 @@ class Setups:
                 self.not_reached[card_id] = len(run.not_reached)
             self.saved += [(card_id, name, why_not) for name, why_not in run.saved.items()]
             self.forgotten += run.forgotten
+            self.accepted += [f"{card_id} {cell}" if len(self._runs) > 1 else cell for cell in run.gate.accepted]
+        if is_interrupted(pytest_code):
+            self.not_reached |= {card: len(cells) for card, cells in self._promised.items() if card not in self._runs}
         broken = self.broken_promises or (self.forgotten and self.settings.accept)
         code = 1 if pytest_code == 0 and broken else pytest_code
         return self._conclude(code) if self.tables and not self.settings.probe else code

@@ -210,6 +210,15 @@ def fit_largest(results: Iterable[CellResult]) -> int | None:
     return max((size for size in answered if size is not None), default=None)
 
 
+def again_notes(result: CellResult) -> tuple[str, ...]:
+    """What became of fresh servers that broke off while the cell was measured again: they count only with their finished runs."""
+    return tuple(
+        f"fresh server {one.again} broke off while it was measured again: {one.error.splitlines()[0]}"
+        for one in result.attempts
+        if one.again and one.error
+    )
+
+
 def fit_notes(results: Iterable[CellResult]) -> dict[str, tuple[str, ...]]:
     """What a reader must know of fit cells beside their figures, by cell id.
 

@@ -81,7 +81,9 @@ class Terminal:
             for line in table.splitlines():
                 terminalreporter.write_line(line)
             terminalreporter.write_line("")
-            terminalreporter.write_line(printable(f"report: {folder / 'report.json'}   table: {folder / 'table.md'}"))
+            if (folder / "table.md").exists():  # a full disk: said below
+                said = f"report: {folder / 'report.json'}   table: {folder / 'table.md'}"
+                terminalreporter.write_line(printable(said))
         for said in self._config.stash[SETUPS].not_written:
             terminalreporter.write_line(printable(said), red=True)
         for card, count in self._config.stash[SETUPS].not_reached.items():
@@ -107,8 +109,10 @@ class Terminal:
         if found is None:
             return
         lines = list(found.summary)
-        if (reason := setups.settings.accept) is not None:
-            lines.append(f"new baselines begin with this session: {reason}")
+        if setups.accepted:
+            lines.append(
+                f"new baselines begin with this session: {setups.settings.accept} ({', '.join(setups.accepted)})"
+            )
         for card in found.cards:
             for cell in card.cells:
                 for proposal in cell.proposals:
@@ -123,7 +127,8 @@ class Terminal:
         failed = f"{found.category}, exit code {found.exit_code}" if found.category else "nothing failed"
         if found.interrupted:
             failed = "interrupted, nothing is decided"
-        lines.append(f"verdict: {setups.verdict_path} ({failed})")
+        if setups.verdict_path.exists():
+            lines.append(f"verdict: {setups.verdict_path} ({failed})")
         for line in lines:
             reporter.write_line(printable(line))
 

@@ -207,6 +207,11 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
+        if path.with_name("contract.json").exists():
+            reason = f"the session was cut short before it wrote {path.name}"
+            raise InputError(
+                "RUN", str(path.parent), reason, "--llmbench-resume finishes it, in a new folder"
+            ) from None
         raise InputError(
             "RUN",
             str(path.parent),

@@ -191,7 +191,7 @@ def _row(one: _Found, option: power.Option) -> tuple[str, ...]:
 
 def _trial(card: str, sessions: int) -> str:
     path = card if Path(card).is_file() else "CARD"
-    return f"pytest bench_suites/ --setup {path}{f', {sessions} times' if sessions > 1 else ''}"
+    return f"pytest bench_suites/ --setup {path}{f', {sessions} times, at least half an hour apart' if sessions > 1 else ''}"
 
 
 def _sessions(count: int) -> str:

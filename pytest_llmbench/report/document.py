@@ -73,7 +73,10 @@ def build(
             (compared or {}).get(spec.id),
         ).model_copy(
             update={
-                "notes": notes.get(spec.id, ()),
+                "notes": (
+                    *notes.get(spec.id, ()),
+                    *(stats.again_notes(results[spec.id]) if spec.id in results else ()),
+                ),
                 "sessions": _sessions(results.get(spec.id), session),
                 "replaced": _earlier((replaced or {}).get(spec.id), base),
             }

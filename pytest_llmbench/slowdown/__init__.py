@@ -87,7 +87,10 @@ class Slowdown:
             pace = None
         if not isinstance(pace, dict):
             raise InputError(
-                FLAG, self.words, f"the card's server has no {PACED}: it is no paced server", f"{FLAG} pause:10%"
+                FLAG,
+                self.words,
+                f"the card's server.env has no {PACED} whose pace could be slowed",
+                f"{FLAG} pause:10%",
             )
         slower = json.dumps(pace | {"speed": pace.get("speed", 1.0) * (1 - self.size)})
         return tuple((name, slower if name == PACED else value) for name, value in env)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from bench_folder import SUITES, events, kill_in_the_middle
 
+from pytest_llmbench import verify
 from pytest_llmbench.history.store import Store
 
 if TYPE_CHECKING:
@@ -56,22 +59,81 @@ def test_a_server_of_a_memory_test_that_is_not_the_promised_one_is_a_matter_of_t
     assert not bench_folder.servers()
 
 
+def test_a_server_that_dies_while_a_cell_is_measured_again_is_said_and_is_one_start(
+    bench_folder: Bench, first_report: dict[str, Any]
+) -> None:
+    bench_folder.seed(first_report, 10)
+    bench_folder.becomes(tok_s=90)
+    dies = "json.dumps({'tok_s': 90, 'exit_after_requests': 3} if starts.read_text() == 'xxx' else {'tok_s': 90})"
+    bench_folder.tamper(
+        ONCE.partition("    if len")[0] + f"    Path(__file__).with_name('pace.json').write_text({dies})"
+    )
+    done = bench_folder.run(card=bench_folder.small_card(), paths=DECODE)
+    assert done.ret == 10, done.stdout.str()
+    (cell,) = (one for one in bench_folder.last()["cells"] if one["id"] == "decode[code]")
+    assert any(note.startswith("fresh server 2 broke off while it was measured again: ") for note in cell["notes"])
+    starts: dict[int, set[int]] = {}
+    for one in cell["attempts"]:
+        starts.setdefault(one["again"], set()).add(one["server_start"])
+    assert all(len(found) == 1 for found in starts.values())
+    assert len(starts) == 6
+
+
 # ---- several cards, cut short ----
 
 
-def test_of_several_cards_those_that_are_done_are_left_out_and_the_others_go_on(bench_folder: Bench) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_of_several_cards_those_that_are_done_are_left_out_and_the_others_go_on(
+    bench_folder: Bench,
+    named: bool,  # noqa: FBT001
+) -> None:
     done_card = bench_folder.card("done")
     cut = bench_folder.card("cut", pace={"requests": {"5": {"hang_after": 1}}})
     old = kill_in_the_middle(bench_folder, cut, after=4, more=(done_card,))
-    again = bench_folder.run("--llmbench-resume", old.parent.name, "--setup", str(done_card), card=cut)
+    # Ctrl-C in the second card: the first one's report is written, the second one's is of no matter here.
+    (old.parent / "done" / "report.json").write_text("{}")
+    run = [old.parent.name] if named else []
+    again = bench_folder.run("--setup", str(done_card), "--llmbench-resume", *run, card=cut)
     assert again.ret == 0, again.stdout.str()
     again.assert_outcomes(passed=3, deselected=3)
-    assert f"llmbench: done: all of it was measured in {old.parent.name}; left out" in again.stdout.str()
+    assert f"llmbench: done: all of it was measured in {'last' if not named else old.parent.name}" in again.stdout.str()
     assert bench_folder.last("cut")["continues"]["session"] == old.parent.name
     assert not list(bench_folder.runs[-1].glob("done"))
     nothing = bench_folder.run_here("--llmbench-resume", old.parent.name, card=done_card)
     assert nothing.ret == 4
     assert "nothing is left to measure in it" in nothing.stderr.str()
+
+
+def test_a_run_that_was_killed_after_its_last_cell_gets_its_report(bench_folder: Bench) -> None:
+    card = bench_folder.card()
+    bench_folder.run(card=card).assert_outcomes(passed=3)
+    (old,) = bench_folder.runs
+    for name in ("report.json", "table.md"):
+        (old / "card" / name).unlink()
+    cut = subprocess.run(
+        [sys.executable, "-m", "pytest_llmbench.verify", str(old / "card")], capture_output=True, text=True, check=False
+    )
+    assert "the session was cut short before it wrote report.json" in cut.stderr
+    again = bench_folder.run("--llmbench-resume", card=card)
+    again.assert_outcomes(passed=3)
+    new = bench_folder.runs[-1] / "card"
+    assert not events(new, "server starting")
+    assert bench_folder.last()["complete"]
+    assert all(one.matches for one in verify.check(new))
+    assert (
+        "nothing is left to measure"
+        in bench_folder.run_here("--llmbench-resume", new.parent.name, card=card).stderr.str()
+    )
+
+
+def test_what_a_session_leaves_out_the_next_one_still_goes_on_with(bench_folder: Bench) -> None:
+    card = bench_folder.card(pace={"requests": {"5": {"hang_after": 1}}})
+    old = kill_in_the_middle(bench_folder, card, after=4)
+    bench_folder.run("-k", "prefill", "--llmbench-resume", card=card)
+    done = bench_folder.run("--llmbench-resume", card=card)
+    assert done.ret == 0, done.stdout.str()
+    sessions = {cell["id"]: cell["sessions"] for cell in bench_folder.last()["cells"]}
+    assert sessions["decode[prose]"] == [old.parent.name, bench_folder.runs[-1].name]
 
 
 def test_of_several_cards_one_that_was_not_reached_is_measured_anew(bench_folder: Bench) -> None:

@@ -42,7 +42,7 @@ STREET: dict[str, frozenset[str]] = {
         "cli": "errors records files history marks gate slowdown",
         "report": "errors records files figure_kinds journal contract stats verdict",
         "fit_search": "records stats",
-        "resume": "errors records journal fit_search",
+        "resume": "errors records journal contract fit_search",
         "selfcheck": "errors records client measure paced",
         "going_on": "records journal contract measure stats fit_search resume",
         "verify": "errors records journal contract client measure stats",

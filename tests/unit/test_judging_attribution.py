@@ -149,3 +149,19 @@ def test_ordinary_sessions_keep_their_facts_in_the_history(tmp_path: Path, name:
         assert first.facts["sm_mhz"] == 2500
         assert first.facts["prompt_tokens"] == 360
         assert first.facts["weights_mib"] == {"CUDA0": 100.0}
+
+
+def test_only_what_this_session_measured_itself_is_accepted(tmp_path: Path) -> None:
+    cells = [
+        {"id": "own", "status": "measured", "sessions": ("S",)},
+        {"id": "taken over", "status": "measured", "sessions": ("R",)},
+        {"id": "half", "status": "measured", "sessions": ("R", "S")},
+        {"id": "not", "status": "invalid", "sessions": ("S",)},
+    ]
+    gate = Gate(Gating(accept="why"), tmp_path, "card")
+    (said,) = gate._accepted({"session": "S", "cells": cells}, interrupted=False)
+    assert gate.accepted == ["own"]
+    assert said.startswith("not accepted: taken over, half: measured by an earlier session")
+    gate = Gate(Gating(accept="why"), tmp_path, "card")
+    assert gate._accepted({"session": "S", "cells": cells}, interrupted=True)
+    assert gate.accepted == []

@@ -43,7 +43,7 @@ def test_the_last_run_that_nobody_went_on_with(
         name = folder.parent.name
         earlier, left = runs[name]
         contract = {"continues": {"session": earlier} if earlier else None}
-        return SimpleNamespace(session=name, contract=contract, unfinished=left)
+        return SimpleNamespace(session=name, contract=contract, unfinished=left, has_report=True)
 
     monkeypatch.setattr(resume, "read", read)
     wish = Continue("resume", resume.LAST)

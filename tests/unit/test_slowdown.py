@@ -66,7 +66,7 @@ def test_threads_and_pace_change_the_start_alone() -> None:
     slower = Slowdown.parse("pace:50%").environment((("A", "1"), ("LLMBENCH_PACED", '{"tok_s": 10}')))
     assert slower == (("A", "1"), ("LLMBENCH_PACED", '{"tok_s": 10, "speed": 0.5}'))
     assert Slowdown.parse("pause:50%").environment((("A", "1"),)) == (("A", "1"),)
-    with pytest.raises(InputError, match="it is no paced server"):
+    with pytest.raises(InputError, match="has no LLMBENCH_PACED whose pace"):
         Slowdown.parse("pace:50%").environment((("A", "1"),))
 
 
